@@ -293,14 +293,17 @@ class RunWatch:
         if problem.explanation.node is None and problem.explanation.run_weight < 1.0 - NAMED:
             self._take_clearest(problem, {other.node for other in others})
         if problem.explanation.node is None and problem.explanation.cause == UNKNOWN:
-            # Workers are compared at the same time: who is late is known without a past.
-            late = {
-                self._node_of(inputs, s)
-                for s in self.shifts
-                if s.quantity == "own" and s.onset_s >= problem.onset_s
-            }
-            if len(late) == 1:
-                problem.explanation = replace(problem.explanation, node=late.pop())
+            self._take_late(inputs, problem)
+
+    def _take_late(self, inputs: DetectionInput, problem: Tracked) -> None:
+        """Accuse the only node that is late: workers are compared at one time, without a past."""
+        late = {
+            self._node_of(inputs, s)
+            for s in self.shifts
+            if s.quantity == "own" and s.onset_s >= problem.onset_s
+        }
+        if len(late) == 1:
+            problem.explanation = replace(problem.explanation, node=late.pop())
 
     def _take_clearest(self, problem: Tracked, accused: Collection[int | None]) -> None:
         """Accuse one of several nodes that show a cause alike: of each a test of parts says so.
