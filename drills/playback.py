@@ -45,7 +45,7 @@ from telemetry.simulate.timeline import RunClock, start_clock
 from telemetry.steps import StepBatch, WorkerState
 from telemetry.store.packing import decode, encode
 from telemetry.store.playback import Playback
-from telemetry.store.reading import AGENT_RESTART_S, recent_of
+from telemetry.store.reading import AGENT_RESTART_S, StepState, recent_of
 
 SETTLED_S = 60.0
 
@@ -377,7 +377,10 @@ class ScenarioPlayback:
             return StepBatch.empty(run)
         return playback.steps(run, since_s=since_s, until_s=until_s)
 
-    def recent_steps(self, run: str, *, since_s: float, at_least: int) -> StepBatch:
+    def recent_steps(
+        self, run: str, *, since_s: float, at_least: int, state: StepState | None = None
+    ) -> StepBatch:
+        del state
         return recent_of(self, run, since_s=since_s, at_least=at_least)
 
 

@@ -6,17 +6,16 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
-from functools import cached_property, partial
+from datetime import datetime, timedelta
+from functools import partial
 from itertools import chain
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import msgspec
 import numpy as np
 from django.conf import settings
 from django.db import DatabaseError, transaction
-from django.db.models import Count, F, Max, Min, Q, Sum
+from django.db.models import Q
 from redis.exceptions import RedisError
 
 from fleet.alerts.correlation import findings_of, keys_of
@@ -25,6 +24,14 @@ from fleet.alerts.probe_requests import as_detected
 from fleet.alerts.quality import note_limits
 from fleet.alerts.reconcile import reconcile
 from fleet.alerts.relations import Subject
+from fleet.alerts.snapshots import (
+    ECC_AGES_S,
+    WINDOW_S,
+    RunSnapshot,
+    ecc_counts,
+    run_members,
+    snapshots_of,
+)
 from fleet.models import Alert, CompileEvent, Node, Run
 from fleet.runs.compile_summaries import change_lines, covered_s
 from fleet.runs.state import PAUSE_S, WAIT_AFTER_PAUSE_S, worker_states
@@ -34,7 +41,6 @@ from telemetry.detect import (
     INDEPENDENT_RULES,
     RULES,
     SLOWDOWNS,
-    STATE_METRICS,
     DetectionInput,
     Finder,
     Finding,
@@ -47,28 +53,22 @@ from telemetry.detect import (
     unhealthy_devices,
 )
 from telemetry.detect.causes import UNKNOWN
-from telemetry.detect.checkpoints import ENOUGH_CHECKPOINTS, expected_checkpoint_s
+from telemetry.detect.checkpoints import expected_checkpoint_s
 from telemetry.detect.hardware import BLOCK_S
-from telemetry.detect.inputs import OpenProblem, reporting_interval
+from telemetry.detect.inputs import OpenProblem
 from telemetry.detect.node_errors import (
     HEALTH_RULE,
     MISSING_RULE,
     counted,
     device_health,
-    has_changed,
     is_settled,
     whole_nodes,
 )
 from telemetry.detect.node_errors import RULE as ECC
 from telemetry.detect.standstill import CORES, DEAD_S, HOST, MUTE_S, TOGETHER_S
-from telemetry.detect.stopped import SILENT, StepHeartbeat
-from telemetry.statistics.peers import middle
-from telemetry.steps import StepBatch, WorkerState
-from telemetry.store.history import stored_checkpoints
+from telemetry.detect.stopped import SILENT
 from telemetry.store.hot import HotStore
-from telemetry.store.reading import Source
 from telemetry.store.refused import read_refused
-from telemetry.units import MINUTE_S
 
 log = logging.getLogger(__name__)
 
@@ -156,14 +156,8 @@ def watch(
     now_s, guard = now.timestamp(), Guard()
     runs = list(Run.objects.active().defer("plan", "clock"))
     members = run_members(runs)
-    workers = partial(worker_states, hot)
-    snapshots = []
-    for run in runs:
-        of_run = members[run.pk]
-        with guard(run.name, of_run.nodes, ALL_RULES):
-            saved = partial(saved_before, hot, run.name)
-            taken = snapshot_of(hot, run, of_run, now_s=now_s, workers=workers, saved=saved)
-            snapshots.append(taken)
+    guarded = {run.pk: partial(guard, run.name, members[run.pk].nodes, ALL_RULES) for run in runs}
+    snapshots = snapshots_of(hot, runs, members, now_s=now_s, guarded=guarded)
     unread = {name for failure in guard.failures for name in failure.nodes}
     real = Node.objects.real().unretired()
     idle = Q(run=None) | Q(run__finished_at__isnull=False)
@@ -223,7 +217,7 @@ def watch(
 
 
 def found_by_others(
-    snapshots: Iterable["RunSnapshot"], open_subjects: Collection[Subject], *, now: datetime
+    snapshots: Iterable[RunSnapshot], open_subjects: Collection[Subject], *, now: datetime
 ) -> set[Subject]:
     """Name what slows runs and was found a moment ago, though this worker may not find it.
 
@@ -267,7 +261,7 @@ def _of_refused(hot: HotStore, finding: Finding, text: str, *, now_s: float) -> 
 
 
 def find_all(
-    snapshots: Iterable["RunSnapshot"],
+    snapshots: Iterable[RunSnapshot],
     last_seen: Mapping[str, int],
     *,
     now_s: float,
@@ -326,7 +320,7 @@ def find_all(
 
 
 def evaluated_subjects(
-    snapshots: Iterable["RunSnapshot"],
+    snapshots: Iterable[RunSnapshot],
     last_seen: Mapping[str, int],
     open_subjects: Collection[Subject],
     *,
@@ -378,7 +372,7 @@ def nodes_in(subjects: Iterable[Subject]) -> set[str]:
 
 
 def unmeasured(
-    snapshot: "RunSnapshot",
+    snapshot: RunSnapshot,
     last_seen: Mapping[str, int],
     open_subjects: Collection[Subject],
     *,
@@ -500,190 +494,6 @@ def open_problems(runs: Iterable[Run]) -> dict[int, tuple[OpenProblem, ...]]:
                 new = OpenProblem(part.rule, part.cause, part.node, part.device, part.evidence)
                 problems[names[part.run]] += (new,)
     return problems
-
-
-Hardware = Callable[[Sequence[str], int], Span]
-HardwareAt = Callable[[Sequence[str], Sequence[int]], Span]
-Workers = Callable[[str], Mapping[str, WorkerState]]
-
-# Enough steps to detect a change, and to see that the last five steps of an alert were normal.
-WINDOW_S = 180
-WINDOW_STEPS = 40
-# The start of the window moves in jumps of this, so that it stays the same between two steps.
-WINDOW_JUMP_S = 15
-# ECC counts only rise: they are compared over ten minutes, at a few times.
-ECC_AGES_S = (int(RULES["ecc_uncorrected"].limits["window_s"]), 120, 30, 15, 0)
-# Reading every core of every node is expensive, so healthy runs are checked every 3 s in turn.
-HARDWARE_EVERY_S = 3
-# Metrics that hardly ever stay the same show how often nodes report; read over this long, and
-# remembered as long.
-INTERVAL_METRICS, INTERVAL_S = ("vcpu_usage_ratio", "core_utilization_ratio"), 90
-_INTERVALS: WeakKeyDictionary[Source, dict[str, tuple[int, int]]] = WeakKeyDictionary()
-# By a run's key: sums over its nodes, and the nodes.
-_ROSTERS: dict[int, tuple[tuple[Any, ...], "RunMembers"]] = {}
-_SAVED: WeakKeyDictionary[Source, dict[str, tuple[float, Sequence[float]]]] = WeakKeyDictionary()
-
-
-@dataclass(frozen=True, slots=True)
-class RunMembers:
-    """The nodes of a run in order of rank, and the shards that hold their data."""
-
-    nodes: tuple[str, ...] = ()
-    shards: tuple[str, ...] = ()
-    cores_per_device: int = 1
-
-
-@dataclass(frozen=True)
-class RunSnapshot:
-    """One run at one time: its recent steps, and functions that read its hardware metrics.
-
-    ``reads_hardware`` is False in the seconds in which hardware is read only for open alerts.
-    ``report_every_s`` is 0 until it is known how often nodes report.
-    """
-
-    run: Run
-    members: RunMembers
-    steps: StepBatch
-    hardware: Hardware
-    ecc_counts: Span | None = None
-    hardware_at: HardwareAt | None = None
-    earlier: Callable[[float], StepBatch] | None = None
-    reads_hardware: bool = True
-    report_every_s: int = 0
-    workers: Callable[[], Mapping[str, WorkerState]] | None = None
-    saved: Callable[[float], Sequence[float]] | None = None
-
-    @cached_property
-    def heartbeat(self) -> StepHeartbeat | None:
-        """When the newest step ended, and how long steps take; None without steps."""
-        if not len(self.steps):
-            return None
-        trains = self.run.phase == Run.Phase.TRAINING
-        return StepHeartbeat(float(self.steps.ended_at_s[-1]), middle(self.steps.step_s), trains)
-
-
-def run_members(runs: Iterable[Run]) -> dict[int, RunMembers]:
-    """Return the nodes of each run, by the run's key; read where they have changed.
-
-    Sums over the rows show a change: a node's key never gets another name or shard.
-    """
-    keys = [run.pk for run in runs]
-    present = Node.objects.unretired().filter(run__in=keys).order_by().values("run_id")
-    summed = present.annotate(
-        *(Count("pk"), Sum("pk"), Sum("n_cores"), Sum("n_devices")),
-        *(Min("name"), Max("name"), Min("shard"), Max("shard")),
-        # Two sums, because nodes may change their ranks with each other.
-        ranks=Sum(F("pk") * F("rank")),
-        squares=Sum(F("pk") % 1009 * F("rank") * F("rank")),
-    )
-    sums = {each["run_id"]: tuple(each.values()) for each in summed}
-    for key in _ROSTERS.keys() - sums.keys():
-        del _ROSTERS[key]
-    changed = [key for key, each in sums.items() if _ROSTERS.get(key, ((),))[0] != each]
-    rows: dict[int, list[tuple[str, str, int, int]]] = {key: [] for key in changed}
-    columns = ("run_id", "name", "shard", "n_cores", "n_devices")
-    members = Node.objects.unretired().filter(run__in=changed).order_by("rank")
-    for key, *node in members.values_list(*columns) if changed else ():
-        rows[key].append(node)
-    for key, nodes in rows.items():
-        names, shards, n_cores, n_devices = zip(*nodes, strict=True)
-        cores_per_device = max(1, n_cores[0] // max(1, n_devices[0]))
-        members_now = RunMembers(names, tuple(dict.fromkeys(shards)), cores_per_device)
-        _ROSTERS[key] = (sums[key], members_now)
-    return {key: _ROSTERS[key][1] if key in _ROSTERS else RunMembers() for key in keys}
-
-
-def snapshot_of(
-    source: Source,
-    run: Run,
-    members: RunMembers,
-    *,
-    now_s: float,
-    workers: Workers | None = None,
-    saved: Callable[[float], Sequence[float]] | None = None,
-) -> RunSnapshot:
-    """Read the steps of a run; hardware and all else is read when a rule needs it."""
-    end, shards = int(now_s), members.shards
-
-    def hardware(metrics: Sequence[str], last_s: int) -> Span:
-        return source.window(shards, metrics, start=end - last_s + 1, end=end).of(members.nodes)
-
-    def hardware_at(metrics: Sequence[str], ages_s: Sequence[int]) -> Span:
-        ticks = [end - age for age in ages_s]
-        return source.moments(shards, metrics, ticks=ticks).at(ticks).of(members.nodes)
-
-    def earlier(since_s: float) -> StepBatch:
-        return source.steps(run.name, since_s=since_s)
-
-    return RunSnapshot(
-        run=run,
-        members=members,
-        steps=window_of_steps(source, run.name, now_s=now_s),
-        hardware=hardware,
-        ecc_counts=ecc_counts(source, shards, members.nodes, end=end),
-        hardware_at=hardware_at,
-        earlier=earlier,
-        reads_hardware=(end + run.pk) % HARDWARE_EVERY_S == 0,
-        report_every_s=report_interval_s(source, run.name, shards, end=end),
-        workers=workers and partial(workers, run.name),
-        saved=saved,
-    )
-
-
-def saved_before(source: Source, run: str, before_s: float) -> Sequence[float]:
-    """Return how long the last checkpoints took that ended before; read once a minute."""
-    known = _SAVED.setdefault(source, {})
-    read_s, ends_s = known.get(run, (-math.inf, ()))
-    if not 0 <= before_s - read_s < MINUTE_S:
-        ends_s = stored_checkpoints(run, before_s=before_s, most=ENOUGH_CHECKPOINTS)
-        known[run] = before_s, ends_s
-    return ends_s
-
-
-def report_interval_s(source: Source, run: str, shards: Sequence[str], *, end: int) -> int:
-    """Seconds between two reports of a node of the run; 0 until it is known."""
-    known = _INTERVALS.setdefault(source, {})
-    read_at, every_s = known.get(run, (-INTERVAL_S, 0))
-    if shards and not (every_s and 0 <= end - read_at < INTERVAL_S):
-        span = source.window(shards[:1], INTERVAL_METRICS, start=end - INTERVAL_S, end=end)
-        # In an outage of monitoring nothing new is known.
-        read_at, every_s = end, reporting_interval(span) or every_s
-        known[run] = (read_at, every_s)
-    return every_s
-
-
-def window_of_steps(source: Source, run: str, *, now_s: float) -> StepBatch:
-    """Read the steps of the last minutes, or the last few dozen where steps are slow."""
-    since_s = now_s // WINDOW_JUMP_S * WINDOW_JUMP_S - WINDOW_S
-    return source.recent_steps(run, since_s=since_s, at_least=WINDOW_STEPS)
-
-
-def ecc_counts(
-    source: Source, shards: Sequence[str], nodes: Sequence[str], *, end: int
-) -> Span | None:
-    """Read the nodes' ECC counts and device health at a few times; None where there are none."""
-    ticks = [end - age for age in ECC_AGES_S]
-    counts = source.moments(shards, STATE_METRICS, ticks=ticks)
-    return of_present_machines(counts.of(nodes)) if counts.nodes else None
-
-
-def of_present_machines(counts: Span) -> Span:
-    """Leave out what machines reported that others have replaced under their names since.
-
-    The first count of a new machine is history, not a rise of the old one's.
-    """
-    if not len(counts.ticks) or not has_changed(counts):
-        return counts
-    begins = datetime.fromtimestamp(float(counts.ticks[0]), UTC)
-    replaced = Node.objects.filter(name__in=counts.nodes, replaced_at__gt=begins)
-    is_old = np.zeros((len(counts.ticks), len(counts.nodes)), bool)
-    for name, at in replaced.values_list("name", "replaced_at"):
-        is_old[:, counts.nodes.index(name)] = counts.ticks < (int(at.timestamp()) if at else 0)
-    values = {
-        metric: np.where(is_old[:, :, None], np.nan, each)
-        for metric, each in counts.values.items()
-    }
-    return replace(counts, values=values) if is_old.any() else counts
 
 
 def detection_input(

@@ -17,14 +17,12 @@ from django.db.utils import ConnectionHandler
 
 from fleet.alerts import Subject, reconcile, subject_of
 from fleet.alerts.evaluate import (
-    Workers,
     evaluated_subjects,
     find_all,
     lost_nodes,
     open_alerts,
-    run_members,
-    snapshot_of,
 )
+from fleet.alerts.snapshots import Workers, run_members, snapshot_of
 from fleet.models import Alert, Run
 from telemetry.store.reading import Source
 

@@ -158,8 +158,10 @@ def follow_runs(hot: HotStore, *, now: datetime) -> None:
     """Store what the runs' clocks say: a new phase at once, counts every few seconds."""
     is_count_due = int(now.timestamp()) % COUNT_EVERY_S == 0
     changed = []
-    for run in Run.objects.active().simulated().defer("plan", "clock"):
-        encoded = hot.clock(f"{run.name}/0")
+    runs = list(Run.objects.active().simulated().defer("plan", "clock"))
+    clocks = hot.clocks([f"{run.name}/0" for run in runs])
+    for run in runs:
+        encoded = clocks[f"{run.name}/0"]
         if encoded is None:
             continue
         clock = msgspec.json.decode(encoded, type=RunClock)

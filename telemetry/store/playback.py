@@ -8,7 +8,7 @@ import numpy as np
 
 from telemetry.blocks import FloatArray, IntArray, Span
 from telemetry.steps import StepBatch
-from telemetry.store.reading import recent_of
+from telemetry.store.reading import StepState, recent_of
 from telemetry.units import MINUTE_S
 
 # Older seconds than this have arrived from every node.
@@ -160,7 +160,10 @@ class Playback:
             return self._cut(start, start + unknown[0])
         return self._cut(start, stop, tuple(unknown))
 
-    def recent_steps(self, run: str, *, since_s: float, at_least: int) -> StepBatch:
+    def recent_steps(
+        self, run: str, *, since_s: float, at_least: int, state: StepState | None = None
+    ) -> StepBatch:
+        del state
         return recent_of(self, run, since_s=since_s, at_least=at_least)
 
     def followed_by(

@@ -107,6 +107,19 @@ def gather(
     return Span(",".join(held), np.array(ticks, int), nodes, values)
 
 
+def moments_in(
+    held: Mapping[str, Sequence[Packed]],
+    shards: Sequence[str],
+    metrics: Sequence[str],
+    *,
+    ticks: Sequence[int],
+) -> Span:
+    """Return metrics of shards at single ticks from what was read of these and others."""
+    of_shards = {shard: held.get(shard, ()) for shard in shards}
+    stored = {tick for blocks in of_shards.values() for tick, _, _ in blocks}
+    return gather(of_shards, metrics, ticks=[tick for tick in ticks if tick in stored])
+
+
 @dataclass(frozen=True, slots=True)
 class Totals:
     """Totals since the store was created; each block and step counts once.
@@ -120,15 +133,28 @@ class Totals:
     steps: Mapping[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class StepState:
+    """When a run's newest step ended, and the counts of its steps and of those that changed."""
+
+    ended_s: float = 0.0
+    n_steps: int = 0
+    n_amended: bytes | None = None
+
+    def is_rewritten(self, later: "StepState") -> bool:
+        """Whether more than new steps came meanwhile."""
+        return self.n_amended != later.n_amended or self.n_steps > later.n_steps
+
+
 @dataclass(slots=True)
 class RecentSteps:
     """What is kept of a run's recent steps from one second to the next.
 
-    ``state`` are the counts of its steps and of the changes of stored ones, ``asked`` what
-    ``batch`` answers. Records are by minute; ``n_read`` counts damaged ones, too.
+    ``state`` is that of the last time, ``asked`` what ``batch`` answers. Records are by minute;
+    ``n_read`` counts damaged ones, too.
     """
 
-    state: tuple[int, bytes | None] = (0, None)
+    state: StepState = StepState()
     asked: tuple[float, int] = (math.nan, 0)
     records: dict[int, list[bytes]] = field(default_factory=dict)
     n_read: dict[int, int] = field(default_factory=dict)
@@ -242,9 +268,13 @@ class Reader(Service):
 
         Ticks without a block are left out.
         """
-        by_shard = self._held([(name, tick, tick) for name in shards for tick in ticks])
-        stored = {tick for blocks in by_shard.values() for tick, _, _ in blocks}
-        return gather(by_shard, metrics, ticks=[tick for tick in ticks if tick in stored])
+        return moments_in(self.held_at(shards, ticks), shards, metrics, ticks=ticks)
+
+    def held_at(
+        self, shards: Sequence[str], ticks: Sequence[int]
+    ) -> Mapping[str, Sequence[Packed]]:
+        """Return the packed blocks of shards at single ticks, for ``moments_in``."""
+        return self._held([(name, tick, tick) for name in shards for tick in ticks])
 
     def _held(self, wanted: Sequence[tuple[str, int, int]]) -> dict[str, list[Packed]]:
         """Return the packed blocks of each (shard, start, end), without damaged ones."""
@@ -350,28 +380,41 @@ class Reader(Service):
             self.report_damaged("steps", run, [each for each in records if each not in good])
         return known
 
-    def recent_steps(self, run: str, *, since_s: float, at_least: int) -> StepBatch:
+    def step_states(self, runs: Sequence[str]) -> dict[str, StepState]:
+        """Return the states of runs with steps, in one round trip."""
+        if not runs:
+            return {}
+        ended, n_steps, n_amended = self.execute_all(
+            [
+                ("ZMSCORE", "hot:runs", *runs),
+                ("HMGET", "totals:steps", *runs),
+                ("MGET", *(f"steps:{run}:amended" for run in runs)),
+            ]
+        )
+        return {
+            run: StepState(float(ended_s), int(n or 0), amended)
+            for run, ended_s, n, amended in zip(runs, ended, n_steps, n_amended, strict=True)
+            if ended_s is not None
+        }
+
+    def recent_steps(
+        self, run: str, *, since_s: float, at_least: int, state: StepState | None = None
+    ) -> StepBatch:
         """Return the steps that ended at ``since_s`` or later, or the last ``at_least`` if fewer.
 
         Only what is new since the last call is fetched; without anything new it is the same batch.
+        ``state`` is what ``step_states`` has just returned.
         """
-        ended_s, n_steps, n_amended = self.execute_all(
-            [
-                ("ZSCORE", "hot:runs", run),
-                ("HGET", "totals:steps", run),
-                ("GET", f"steps:{run}:amended"),
-            ]
-        )
-        if ended_s is None:
+        state = state or self.step_states([run]).get(run)
+        if state is None:
             self._recent.pop(run, None)
             return StepBatch.empty(run)
-        newest, state = float(ended_s), (int(n_steps or 0), n_amended)
         held = self._recent.get(run)
-        if held is None or held.state[1] != n_amended or held.state[0] > state[0]:
+        if held is None or held.state.is_rewritten(state):
             held = self._recent[run] = RecentSteps()
         if held.state != state or held.asked != (since_s, at_least):
             held.state, held.asked = state, (since_s, at_least)
-            self._extend(run, held, newest)
+            self._extend(run, held, state.ended_s)
         held.read_at = self.now()
         for name in [n for n, each in self._recent.items() if each.read_at < held.read_at - 60]:
             del self._recent[name]
@@ -452,7 +495,9 @@ class Source(Protocol):
     def steps(self, run: str, *, since_s: float, until_s: float = math.inf) -> StepBatch:
         """Return a run's steps that ended in [since_s, until_s)."""
 
-    def recent_steps(self, run: str, *, since_s: float, at_least: int) -> StepBatch:
+    def recent_steps(
+        self, run: str, *, since_s: float, at_least: int, state: StepState | None = None
+    ) -> StepBatch:
         """Return the steps since a second, or the last ``at_least`` where they are fewer."""
 
 

@@ -10,8 +10,6 @@ from django.test import Client
 from pytest_django import Settings
 
 from fleet.alerts.evaluate import (
-    RunMembers,
-    RunSnapshot,
     find_all,
     open_alerts,
     open_problems,
@@ -19,6 +17,7 @@ from fleet.alerts.evaluate import (
     watching_since_s,
     without_quiet,
 )
+from fleet.alerts.snapshots import RunMembers, RunSnapshot
 from fleet.alerts.text import AlertText
 from fleet.models import Alert, Node, Run
 from fleet.runs.state import WAIT_AFTER_PAUSE_S

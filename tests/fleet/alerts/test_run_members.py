@@ -3,7 +3,7 @@
 import pytest
 from pytest_django import DjangoAssertNumQueries
 
-from fleet.alerts.evaluate import RunMembers, run_members
+from fleet.alerts.snapshots import RunMembers, run_members
 from fleet.models import Node
 from fleet.simulation.runs import create_run
 from tests.helpers import LLAMA, NOON

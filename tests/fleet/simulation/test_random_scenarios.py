@@ -13,7 +13,7 @@ from bench.random_scenarios import (
     random_scenario,
     single_fault_scenario,
 )
-from fleet.alerts.evaluate import WINDOW_S
+from fleet.alerts.snapshots import WINDOW_S
 from telemetry.simulate.faults import FAULTS
 from telemetry.simulate.inputs import FULL
 from telemetry.simulate.plan import Noise

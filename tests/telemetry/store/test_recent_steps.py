@@ -13,7 +13,9 @@ AT_LEAST = 8
 
 
 def assert_same(hot: HotStore, since_s: float) -> StepBatch:
-    kept = hot.recent_steps("llama", since_s=since_s, at_least=AT_LEAST)
+    states = hot.step_states(["none", "llama"])
+    assert set(states) == {"llama"}
+    kept = hot.recent_steps("llama", since_s=since_s, at_least=AT_LEAST, state=states["llama"])
     read = recent_of(hot, "llama", since_s=since_s, at_least=AT_LEAST)
     np.testing.assert_array_equal(kept.step, read.step)
     np.testing.assert_array_equal(kept.ended_at_s, read.ended_at_s)
