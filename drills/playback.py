@@ -337,9 +337,16 @@ class ScenarioPlayback:
         return {} if playback is None else self.acts[run].workers(playback.second)
 
     def window(
-        self, shards: Sequence[str] | str, metrics: Sequence[str] = (), *, start: int, end: int
+        self,
+        shards: Sequence[str] | str,
+        metrics: Sequence[str] = (),
+        *,
+        start: int,
+        end: int,
+        only: Collection[str] | None = None,
     ) -> Span:
         """Return metrics of all nodes of the runs that these shards belong to."""
+        del only
         _check_kept(metrics)
         names = (shards,) if isinstance(shards, str) else tuple(shards)
         runs = dict.fromkeys(self._run_of[name] for name in names if name in self._run_of)

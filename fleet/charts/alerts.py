@@ -129,7 +129,8 @@ Columns = tuple[IntArray | FloatArray, Mapping[str, FloatArray]]
 
 def _seconds(source: Source, nodes: Sequence[Node], metric: str, start: int, end: int) -> Columns:
     shards = tuple(dict.fromkeys(node.shard for node in nodes))
-    span = source.window(shards, (metric,), start=start, end=end)
+    names = {node.name for node in nodes}
+    span = source.window(shards, (metric,), start=start, end=end, only=names)
     values = span.values.get(metric)
     if values is None:
         return np.zeros(0), {}

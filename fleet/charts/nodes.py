@@ -367,7 +367,7 @@ def node_points(hot: Source, node: Node, *, since_s: float, now_s: float) -> dic
     if end <= since_s:
         return {}
     metrics = tuple(dict.fromkeys(m for chart in charts_of(node) for m in chart.metrics))
-    span = hot.window(node.shard, metrics, start=start, end=end)
+    span = hot.window(node.shard, metrics, start=start, end=end, only=(node.name,))
     if node.name not in span.nodes:
         return {}
     mine = span.of((node.name,))

@@ -186,7 +186,11 @@ def node_series(
     """
     newest = hot.newest().get(shard, 0)
     if start >= newest - hot.keep_s and end - start <= hot.keep_s:
-        return _seconds(hot.window(shard, (metric,), start=start, end=end), shard, node, metric)
+        span = hot.window(shard, (metric,), start=start, end=end, only=(node,)).of((node,))
+        if not np.isfinite(span.values[metric][:MINUTE_S]).any():
+            # Whether the others of its shard reported says whether the hot tier was emptied.
+            span = hot.window(shard, (metric,), start=start, end=end)
+        return _seconds(span, shard, node, metric)
     every_s = grid_s(end - start)
     grid = np.arange(start // every_s * every_s, end + 1, MINUTE_S)
     pieces = _stored_minutes(shard, node, metric, int(grid[0]), end)
@@ -195,7 +199,8 @@ def node_series(
     begin, newest = max(done, int(grid[0]), whole), min(newest, int(grid[-1]))
     if begin <= newest:
         end = newest - newest % MINUTE_S + MINUTE_S - 1
-        recent = roll_up(hot.window(shard, (metric,), start=begin, end=end).of((node,)))
+        window = hot.window(shard, (metric,), start=begin, end=end, only=(node,))
+        recent = roll_up(window.of((node,)))
         values = recent.values.get(metric, np.zeros((len(recent.minutes), 1, 0)))
         pieces.append((recent.minutes, as_stored(metric, values[:, 0])))
     t_s, stats = grid[:: every_s // MINUTE_S], coarser(_on_grid(grid, pieces), every_s // MINUTE_S)

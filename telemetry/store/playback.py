@@ -1,7 +1,7 @@
 """Recorded minutes of a run, read as the hot tier was at a chosen second."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache, partial
 
 import numpy as np
@@ -94,10 +94,16 @@ class Playback:
         return {}
 
     def window(
-        self, shards: Sequence[str] | str, metrics: Sequence[str] = (), *, start: int, end: int
+        self,
+        shards: Sequence[str] | str,
+        metrics: Sequence[str] = (),
+        *,
+        start: int,
+        end: int,
+        only: Collection[str] | None = None,
     ) -> Span:
         """Return ticks from start to end; expired and future ticks are NaN."""
-        del shards  # a playback is of one run
+        del shards, only  # a playback is of one run, and nothing of it is decoded
         hardware = self._hardware
         first = int(hardware.ticks[0])
         oldest = max(first, self.second - self.keep_s)

@@ -74,11 +74,15 @@ _SCRAPES = msgspec.msgpack.Decoder(Scrapes)
 
 
 def gather(
-    held: Mapping[str, Sequence[Packed]], metrics: Sequence[str], *, ticks: Sequence[int]
+    held: Mapping[str, Sequence[Packed]],
+    metrics: Sequence[str],
+    *,
+    ticks: Sequence[int],
+    only: Collection[str] | None = None,
 ) -> Span:
     """Return metrics of all shards' blocks of these ticks; no names means all metrics.
 
-    NaN where nothing was reported.
+    NaN where nothing was reported. ``only`` some nodes are decoded.
     """
     row_of = {tick: i for i, tick in enumerate(ticks)}
     # Blocks of one layout are decoded in one pass.
@@ -86,7 +90,11 @@ def gather(
     for blocks in held.values():
         for block in blocks:
             groups.setdefault(block[1], []).append(block)
-    nodes = tuple(dict.fromkeys(node for layout in groups for node in layout.nodes))
+    nodes = tuple(
+        dict.fromkeys(
+            node for layout in groups for node in layout.nodes if only is None or node in only
+        )
+    )
     names = metrics or [
         name for name in METRICS if any(layout.column(name) is not None for layout in groups)
     ]
@@ -102,8 +110,10 @@ def gather(
             codes = unpack([blob for _, _, blob in blocks], layout, name)
             if codes is not None:
                 at = np.array([row_of[tick] for tick, _, _ in blocks])[:, None]
-                columns = [rows[node] for node in layout.nodes]
-                values[name][at, columns, : column.n_parts] = decode(codes, column.packing)
+                places_of = [i for i, node in enumerate(layout.nodes) if node in rows]
+                columns = [rows[layout.nodes[i]] for i in places_of]
+                chosen = codes if len(columns) == len(layout.nodes) else codes[:, places_of]
+                values[name][at, columns, : column.n_parts] = decode(chosen, column.packing)
     return Span(",".join(held), np.array(ticks, int), nodes, values)
 
 
@@ -247,19 +257,25 @@ class Reader(Service):
         return self._held([(shard, tick - within_s, tick) for shard, tick in newest.items()])
 
     def window(
-        self, shards: Sequence[str] | str, metrics: Sequence[str] = (), *, start: int, end: int
+        self,
+        shards: Sequence[str] | str,
+        metrics: Sequence[str] = (),
+        *,
+        start: int,
+        end: int,
+        only: Collection[str] | None = None,
     ) -> Span:
         """Return metrics of all nodes of some shards, tick by tick from start to end.
 
-        No ``metrics`` means all. Missing ticks, nodes and parts are NaN; a metric that no
-        shard has is (n_ticks, n_nodes, 0).
+        ``only`` some nodes are decoded: a shard holds hundreds. No ``metrics`` means all.
+        Missing ticks, nodes and parts are NaN; a metric of no shard is (n_ticks, n_nodes, 0).
         """
         if not 0 <= end - start < MAX_WINDOW_S:
             msg = f"end: {end - start} s after start; a window lasts at most {MAX_WINDOW_S} s"
             raise ValueError(msg)
         names = (shards,) if isinstance(shards, str) else tuple(shards)
         by_shard = self._held([(name, start, end) for name in names])
-        return gather(by_shard, metrics, ticks=range(start, end + 1))
+        return gather(by_shard, metrics, ticks=range(start, end + 1), only=only)
 
     def moments(
         self, shards: Sequence[str], metrics: Sequence[str], *, ticks: Sequence[int]
@@ -483,9 +499,15 @@ class Source(Protocol):
         """Return how long each of these nodes may be without a new second."""
 
     def window(
-        self, shards: Sequence[str] | str, metrics: Sequence[str] = (), *, start: int, end: int
+        self,
+        shards: Sequence[str] | str,
+        metrics: Sequence[str] = (),
+        *,
+        start: int,
+        end: int,
+        only: Collection[str] | None = None,
     ) -> Span:
-        """Return metrics of all nodes of some shards, tick by tick from start to end."""
+        """Return metrics of nodes of some shards, tick by tick; it may leave out all but some."""
 
     def moments(
         self, shards: Sequence[str], metrics: Sequence[str], *, ticks: Sequence[int]

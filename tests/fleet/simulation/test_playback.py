@@ -60,11 +60,11 @@ def test_it_is_read_as_the_hot_store_would_be(
     hot.now = lambda: EPOCH + 130.0
     hot.append(playback.window((), start=EPOCH, end=EPOCH + 130).blocks())
     hot.append_steps(playback.steps("tiny", since_s=0))
-    asked = {"start": EPOCH + 60, "end": EPOCH + 130}
+    start, end = EPOCH + 60, EPOCH + 130
 
     mine, stored = (
-        played.window(plan.shards, METRICS, **asked),
-        hot.window("tiny/0", METRICS, **asked),
+        played.window(plan.shards, METRICS, start=start, end=end),
+        hot.window("tiny/0", METRICS, start=start, end=end),
     )
 
     assert mine.nodes == stored.of(mine.nodes).nodes

@@ -84,3 +84,22 @@ def test_an_unknown_shard_is_empty(hot: HotStore) -> None:
 def test_an_absurd_window_is_refused(hot: HotStore, end: int) -> None:
     with pytest.raises(ValueError, match=r"end: .* a window lasts at most"):
         hot.window("llama/0", [CORES], start=NOON_S, end=end)
+
+
+def test_some_nodes_of_a_shard_are_what_all_of_them_hold(hot: HotStore) -> None:
+    fills = {"a": 0.2, "b": 0.4, "c": 0.6}
+    values = np.array([[fill] * 4 for fill in fills.values()])
+    two = Block("llama/0", NOON_S + 1, ("c", "b"), {CORES: values[[2, 1]]})
+    hot.append([Block("llama/0", NOON_S, ("a", "b", "c"), {CORES: values}), two])
+    hot.append([block("other", nodes=["d"])])
+
+    shards = ["llama/0", "other"]
+    some = hot.window(shards, [CORES], start=NOON_S, end=NOON_S + 1, only=("c", "a", "unknown"))
+    whole = hot.window(shards, [CORES], start=NOON_S, end=NOON_S + 1)
+
+    assert some.nodes == ("a", "c")
+    parts = some.values[CORES].shape[2]
+    np.testing.assert_array_equal(
+        some.values[CORES], whole.of(("a", "c")).values[CORES][:, :, :parts]
+    )
+    assert np.isfinite(some.values[CORES][:, :, 0]).tolist() == [[True, True], [False, True]]
