@@ -208,7 +208,7 @@ def test_a_run_that_is_usually_just_below_its_limit_is_alerted_only_for_a_fault(
     uneven |= {"start_s": 400.0, "duration_s": 120.0}
     # Of steps that hardly vary a minute shows that they are below the limit.
     (firing,) = play(
-        uneven, tier="agent_collectives", duration_s=900, is_busy=True, is_measured=False, **near
+        uneven, tier="agent_collectives", duration_s=700, is_busy=True, is_measured=False, **near
     )
     assert (firing.rule, firing.cause) == ("allreduce_share", "seq_imbalance")
     assert 400 <= firing.fired_s <= 415

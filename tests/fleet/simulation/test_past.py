@@ -80,11 +80,16 @@ def test_a_past_shorter_than_the_hot_window_is_played_closely(now: datetime) -> 
     assert stretches(end - 300, end, [], hot_s=900) == [HistoryPart(end - 300, end, is_close=True)]
 
 
-def test_a_fault_of_the_past_is_a_resolved_alert_and_the_present_is_hot(
+def test_the_fleet_is_live_before_its_past_and_a_fault_of_that_is_a_resolved_alert(
     hot: HotStore, fleet: list[Run], now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = next(run for run in fleet if run.name == "vit-bakeoff-p5")
     fault = strike(run, "efa_latency", at=now - timedelta(minutes=50), device=3, magnitude=4)
+    demo_history.go_live(hot, run, [fault], now=now)
+    publish_plans(hot, now=now)
+    expect_clock(hot, run, now=now)
+    assert hot.newest() == {}
+    last_step = run.last_step
     store, n_seen = demo_history.store_alerts, []
 
     def store_late(*found: Any) -> int:
@@ -92,7 +97,8 @@ def test_a_fault_of_the_past_is_a_resolved_alert_and_the_present_is_hot(
         return store(*found)
 
     monkeypatch.setattr(demo_history, "store_alerts", store_late)
-    simulate_history(hot, run, [fault], now=now)
+    demo_history.fill_recent(hot, run, [fault])
+    demo_history.simulate_past(hot, run, [fault])
 
     # Until all are known, there is none; then each has its timeline and its charts.
     assert n_seen == [0]
@@ -102,7 +108,9 @@ def test_a_fault_of_the_past_is_a_resolved_alert_and_the_present_is_hot(
     assert fault.starts_at <= alert.fired_at <= fault.starts_at + timedelta(seconds=30)
     assert alert.events.count() >= 2
     expect_evidence_of_each_second(alert)
-    expect_present(hot, run, now=now)
+    # Both fit together.
+    assert not Run.objects.without_past().filter(pk=run.pk).exists()
+    expect_present(hot, run, last_step, now=now)
 
 
 def expect_evidence_of_each_second(alert: Alert) -> None:
@@ -119,7 +127,14 @@ def expect_evidence_of_each_second(alert: Alert) -> None:
     assert min(during) > 30e-6
 
 
-def expect_present(hot: HotStore, run: Run, *, now: datetime) -> None:
+def expect_clock(hot: HotStore, run: Run, *, now: datetime) -> None:
+    assert set(run.clock) == {f"{run.name}/0"}
+    live = hot.clock(f"{run.name}/0")
+    assert live is not None
+    assert msgspec.json.decode(live)["tick"] == int(now.timestamp())
+
+
+def expect_present(hot: HotStore, run: Run, last_step: int, *, now: datetime) -> None:
     end = int(now.timestamp())
     series = node_series(
         hot,
@@ -130,31 +145,10 @@ def expect_present(hot: HotStore, run: Run, *, now: datetime) -> None:
         end=end,
     )
     assert np.isfinite(series.values).all()
-    assert set(run.clock) == {f"{run.name}/0"}
-    assert hot.clock(f"{run.name}/0") is not None
-
-
-def test_the_fleet_is_live_before_its_past_and_both_fit_together(
-    hot: HotStore, fleet: list[Run], now: datetime
-) -> None:
-    run = next(run for run in fleet if run.name == "vit-bakeoff-p5")
-    demo_history.go_live(hot, run, [], now=now)
-    publish_plans(hot, now=now)
-    live = hot.clock("vit-bakeoff-p5/0")
-
-    assert live is not None
-    assert msgspec.json.decode(live)["tick"] == int(now.timestamp())
-    assert hot.newest() == {}
-    last_step = run.last_step
-
-    demo_history.fill_recent(hot, run, [])
-    demo_history.simulate_past(hot, run, [])
-
     steps = hot.steps(run.name, since_s=now.timestamp() - 600).step
     # The clock may count the step under way.
     assert steps[-1] in {last_step - 1, last_step}
     assert (np.diff(steps) == 1).all()
-    assert not Run.objects.without_past().filter(pk=run.pk).exists()
 
 
 @pytest.mark.parametrize("magnitude", DEMO_FAULTS[0].magnitude)
@@ -190,6 +184,7 @@ def test_steps_of_the_past_are_all_there(hot: HotStore, fleet: list[Run], now: d
 
     simulate_history(hot, run, [], now=now)
 
+    assert hot.clock("longctx/0") is not None
     start_s = now.timestamp() - 2 * 3600
     assert len(run_steps(hot, run.name, start_s=start_s, end_s=now.timestamp())) > 0
     assert run.last_step > 0
