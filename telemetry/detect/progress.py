@@ -11,6 +11,7 @@ by the factor by which steps get longer, whatever the step time is.
 4. What changed on the nodes since then names the cause: hosts that read, or latencies.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -103,13 +104,18 @@ class Slowdown:
         return self.usual / self.now - 1.0
 
 
-def find_slow_progress(inputs: DetectionInput) -> list[Problem]:
-    """Find that a run without step reports became slower."""
+def find_slow_progress(
+    inputs: DetectionInput, *, over: Sequence[tuple[float, float]] = ()
+) -> list[Problem]:
+    """Find that a run without step reports became slower.
+
+    Times of problems that are ``over``, from and to, show nothing of what is usual.
+    """
     if inputs.phase != TRAINING or not inputs.reads_hardware:
         return []
     held = next((a for a in inputs.open_problems if "window_bins" in a.evidence), None)
     size = max(BIN_S, inputs.report_every_s)
-    progress = recent_progress(inputs, size, is_held=held is not None)
+    progress = recent_progress(inputs, size, is_held=held is not None, over=over)
     if progress is None:
         return []
     found = _slowdown(progress, size) if held is None else _lasting(held, progress)
@@ -142,7 +148,13 @@ def find_slow_progress(inputs: DetectionInput) -> list[Problem]:
     ]
 
 
-def recent_progress(inputs: DetectionInput, size: int, *, is_held: bool) -> Progress | None:
+def recent_progress(
+    inputs: DetectionInput,
+    size: int,
+    *,
+    is_held: bool,
+    over: Sequence[tuple[float, float]] = (),
+) -> Progress | None:
     """None where nodes do not count executions, or too few bins have arrived."""
     span = inputs.hardware((EXECUTIONS,), OLDEST_S)
     values = node_values(span, EXECUTIONS)
@@ -176,6 +188,8 @@ def recent_progress(inputs: DetectionInput, size: int, *, is_held: bool) -> Prog
     # While an alert is open its steps are long: two rests are those between their parts.
     enough = ENOUGH_WINDOWS // 2 if is_held else ENOUGH_WINDOWS
     keep = keep[~_pauses(typical[keep] / usual_rate, enough=enough, size_s=size)]
+    for since_s, until_s in over:
+        keep = keep[(ends[keep] <= since_s) | (ends[keep] - size >= until_s)]
     later = values[span.ticks > ends[-1]]
     if not is_held and (later == 0).any(axis=0).sum() > HALF * len(span.nodes):
         # Where that is a pause that begins, it is part of the last two bins.

@@ -56,6 +56,7 @@ from telemetry.detect.progress import find_slow_progress
 from telemetry.detect.rules import RULES
 from telemetry.detect.shares import SHARE, Shares, find_share
 from telemetry.detect.shifts import Effect, Effects, Shift
+from telemetry.detect.standstill import OLDEST_S
 from telemetry.detect.steps import QUICK, Baseline, Steps
 from telemetry.statistics.peers import lower_median, mean
 from telemetry.steps import StepBatch
@@ -149,6 +150,19 @@ class RunWatch:
         )
         self.shares = Shares()
         self.problems: list[Tracked] = []
+        # Times of problems of a run without step reports: since when one is open, from and to.
+        self._open_s: float | None = None
+        self.over: list[tuple[float, float]] = []
+
+    def note(self, problems: Collection[Problem], now_s: float) -> None:
+        """Note that these problems are open now."""
+        self.over = [each for each in self.over if each[1] > now_s - OLDEST_S]
+        if problems:
+            first_s = min(problem.onset_s for problem in problems)
+            self._open_s = first_s if self._open_s is None else min(self._open_s, first_s)
+        elif self._open_s is not None:
+            self.over.append((self._open_s, now_s))
+            self._open_s = None
 
     @property
     def shifts(self) -> list[Shift]:
@@ -415,8 +429,10 @@ def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) 
     saving = find_slow_checkpoint(inputs, comparable(steps))
     found += saving
     if not len(steps):
-        is_known = bool(saving) or watch.explains_steps(inputs)
-        return _findings(inputs, steps, found if is_known else found + find_slow_progress(inputs))
+        if not saving and not watch.explains_steps(inputs):
+            found += find_slow_progress(inputs, over=watch.over)
+        watch.note(found, inputs.now_s)
+        return _findings(inputs, steps, found)
     share = None
     if steps.is_timed_now:
         share, found = find_share(watch.shares, inputs, steps.timed, found)
