@@ -1,13 +1,17 @@
 """Runs without step reports: their pace follows from the executions of their nodes."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from telemetry.blocks import FloatArray, Span
 from telemetry.detect import DetectionInput, Finding, find
+from telemetry.detect.findings import Problem
 from telemetry.detect.inputs import OpenProblem, reporting_interval
+from telemetry.detect.slowdowns import RunWatch
+from telemetry.detect.standstill import OLDEST_S
 from telemetry.steps import StepBatch
 
 NODES = ("a", "b", "c", "d")
@@ -19,6 +23,7 @@ def watched(
     *problems: OpenProblem,
     report_every_s: int = 1,
     nodes: tuple[str, ...] = NODES,
+    over: Sequence[tuple[float, float]] = (),
 ) -> list[Finding]:
     """Find what is wrong with a run of which only hardware is known."""
 
@@ -39,19 +44,24 @@ def watched(
         first = {name: array[:1] for name, array in span.values.items()}
         return Span("x", span.ticks[:1], nodes, first)
 
-    return find(
-        DetectionInput(
-            run="llama",
-            nodes=nodes,
-            steps=StepBatch.empty("llama", nodes),
-            hardware=hardware,
-            hardware_at=hardware_at,
-            now_s=float(NOW),
-            phase_since_s=float(NOW - LENGTH_S),
-            open_problems=problems,
-            report_every_s=report_every_s,
-        )
+    inputs = DetectionInput(
+        run="llama",
+        nodes=nodes,
+        steps=StepBatch.empty("llama", nodes),
+        hardware=hardware,
+        hardware_at=hardware_at,
+        now_s=float(NOW),
+        phase_since_s=float(NOW - LENGTH_S),
+        open_problems=problems,
+        report_every_s=report_every_s,
     )
+    watch = RunWatch(inputs)
+    watch.over = list(over)
+    return find(replace(inputs, watches={"llama": watch}))
+
+
+def no_read(metrics: Sequence[str], last_s: int) -> Span:
+    raise AssertionError("nothing is read")
 
 
 def run_of(slow_for_s: int, *, factor: float = 1.3) -> dict[str, FloatArray]:
@@ -98,6 +108,24 @@ def test_without_traffic_executions_that_take_longer_are_a_slowdown(
         values[name][-45:] *= latency_ratio
 
     assert len(watched(values)) == n_found
+
+
+def test_a_problem_that_is_over_hides_no_other_one() -> None:
+    values, began_s, ended_s = run_of(45), 700, 300
+    values["executions_completed_per_s"][-began_s:-ended_s] /= 2.0
+    (found,) = watched(values, over=[(NOW - began_s, NOW - ended_s)])
+    assert found.rule == "step_slow"
+    assert watched(values) == []
+
+
+def test_times_of_problems_are_kept_for_as_long_as_hardware_is() -> None:
+    watch = RunWatch(DetectionInput("llama", NODES, StepBatch.empty("llama", NODES), no_read, NOW))
+    (slow,) = [Problem("unknown", None, "step", onset_s=NOW - 50.0, strength=1.0)]
+    for now_s, open_ in ((NOW, [slow]), (NOW + 9, [slow]), (NOW + 10, []), (NOW + 11, [])):
+        watch.note(open_, now_s)
+    assert watch.over == [(NOW - 50.0, NOW + 10)]
+    watch.note([], NOW + 10 + OLDEST_S)
+    assert watch.over == []
 
 
 def test_a_pause_is_no_slowdown() -> None:
