@@ -23,7 +23,7 @@ from telemetry.simulate.shard import (
     start_clock,
 )
 from telemetry.store import durable
-from telemetry.store.hot import HotStore, StoreUnavailable, hot_store
+from telemetry.store.hot import ClockChange, HotStore, StoreUnavailable, hot_store
 from telemetry.store.node_state import (
     note_stopping,
     read_agent_requests,
@@ -93,10 +93,9 @@ class Tick:
 
     plan: Plan
     truth: Span
-    change: bytes
+    change: ClockChange
     since: int
     until: int
-    n_blocks: int
     n_late: int
 
     @property
@@ -145,8 +144,9 @@ def store_ticks(hot: HotStore, ticks: Sequence[Tick]) -> None:
         return
     counts: dict[str, float] = dict.fromkeys(("ticks", "ticks_late", "ticks_raced"), 0)
     stretches: set[tuple[str, int, int]] = set()
+    stopping: list[tuple[object, ...]] = []
     lateness_s = []
-    answers = hot.commit_all([tick.change for tick in ticks])
+    answers = hot.commit_all(hot.clock_changes([tick.change for tick in ticks]))
     for tick, (written, _, _) in zip(ticks, answers, strict=True):
         if not written:
             counts["ticks_raced"] += 1
@@ -157,10 +157,12 @@ def store_ticks(hot: HotStore, ticks: Sequence[Tick]) -> None:
         if (stretch := (run, tick.since, tick.until)) not in stretches:
             stretches.add(stretch)
             stops = stopped(tick.plan, tick.until, within_s=tick.until - tick.since)
-            hot.execute_all(note_stopping(stops, now_s=tick.until))
+            stopping += note_stopping(stops, now_s=tick.until)
         lateness_s.append(time.time() - tick.until)
-        counts["ticks"] += tick.n_blocks
+        counts["ticks"] += len(tick.change.blocks)
         counts["ticks_late"] += tick.n_late + (lateness_s[-1] > LATE_AFTER_S)
+    if stopping:
+        hot.execute_all(stopping)
     hot.note(counts, {"tick_lateness_s": max(lateness_s)} if lateness_s else {})
 
 
@@ -172,6 +174,7 @@ def played_passes(
     until: int,
 ) -> Iterator[list[Tick]]:
     """Play shards of one run, in passes over neighbours of one clock."""
+    first_shard = plan.shards[0]
     for before, group in groupby(shards, key=clocks.__getitem__):
         clock = start_clock(plan) if before is None else msgspec.json.decode(before, type=RunClock)
         if clock.tick >= until:
@@ -195,16 +198,15 @@ def played_passes(
                 Tick(
                     plan,
                     span,
-                    hot.clock_change(
+                    ClockChange(
                         span.shard,
-                        before=before,
-                        after=after,
-                        blocks=its,
-                        steps=played.steps if span.shard == plan.shards[0] else None,
+                        before,
+                        after,
+                        its,
+                        played.steps if span.shard == first_shard else None,
                     ),
                     since=clock.tick,
                     until=played.clock.tick,
-                    n_blocks=len(its),
                     n_late=n_late,
                 )
                 for span, its in zip(played.spans, blocks, strict=True)

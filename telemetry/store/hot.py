@@ -1,6 +1,7 @@
 """The hot tier: the last 15 minutes of every metric and step, per second, in Redis."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
@@ -165,6 +166,17 @@ def merge_packed(
     return layout, checked(b"".join([layout.digest, *heads, *bodies]))
 
 
+@dataclass(frozen=True, slots=True)
+class ClockChange:
+    """A shard's clock before and after some ticks, and what these report."""
+
+    shard: str
+    before: bytes | None
+    after: bytes
+    blocks: Sequence[Block]
+    steps: StepBatch | None
+
+
 class HotStore(Reader):
     """Blocks, steps and simulation clocks of the last minutes.
 
@@ -208,28 +220,31 @@ class HotStore(Reader):
 
         Returns False, with nothing written, if the clock is no longer ``before``.
         """
-        change = self.clock_change(shard, before=before, after=after, blocks=blocks, steps=steps)
+        [change] = self.clock_changes([ClockChange(shard, before, after, blocks, steps)])
         [(written, _, _)] = self.commit_all([change])
         return bool(written)
 
-    def clock_change(
-        self,
-        shard: str,
-        *,
-        before: bytes | None,
-        after: bytes,
-        blocks: Sequence[Block],
-        steps: StepBatch | None,
-    ) -> bytes:
-        """Return what ``commit`` does as a change for ``commit_all``."""
-        if others := {block.shard for block in blocks} - {shard}:
-            msg = f"blocks: are of {sorted(others)}, but the clock is of {shard!r}"
-            raise ValueError(msg)
-        made: dict[str, Any] = {"parts": list(block_parts(blocks))}
-        if steps is not None and len(steps):
-            made["steps"] = steps_part(steps)
-        clock = {"shard": shard, "before": raw(before or b""), "after": raw(after)}
-        return self._change(clock=clock, **made)
+    def clock_changes(self, ticks: Sequence[ClockChange]) -> list[bytes]:
+        """Return what ``commit`` does, for shards of different names, as changes to commit.
+
+        Blocks of the same shape are packed together.
+        """
+        parts: dict[str, list[dict[str, Any]]] = {tick.shard: [] for tick in ticks}
+        for tick in ticks:
+            if others := {block.shard for block in tick.blocks} - {tick.shard}:
+                msg = f"blocks: are of {sorted(others)}, but the clock is of {tick.shard!r}"
+                raise ValueError(msg)
+        for part in block_parts(block for tick in ticks for block in tick.blocks):
+            parts[part["shard"]].append(part)
+        changes = []
+        for tick in ticks:
+            made: dict[str, Any] = {"parts": parts[tick.shard]}
+            if tick.steps is not None and len(tick.steps):
+                made["steps"] = steps_part(tick.steps)
+            before, after = raw(tick.before or b""), raw(tick.after)
+            clock = {"shard": tick.shard, "before": before, "after": after}
+            changes.append(self._change(clock=clock, **made))
+        return changes
 
     def merge(self, blocks: Iterable[Block], *, is_counted: bool = True) -> int:
         """Merge blocks into those of the same node and second; return how many added something.
