@@ -53,10 +53,9 @@ PLANS_REMEMBERED = 1_024
 # A tick that has waited longer than this expires; the next one catches up.
 @shared_task(ignore_result=True, expires=10)
 def start_tick() -> None:
-    """Request every shard of every simulated run up to this second."""
-    until = int(time.time())
+    """Request every shard of every simulated run."""
     for batch in batches_due(hot_store()):
-        simulate_shards.apply_async((batch, until))
+        simulate_shards.apply_async((batch,))
 
 
 # Shards of one run, by the run's name.
@@ -110,9 +109,13 @@ class Tick:
     max_retries=3,
     retry_backoff=True,
 )
-def simulate_shards(batch: Batch, until: int) -> None:
-    """Play shards up to a second and store them. Idempotent."""
+def simulate_shards(batch: Batch, until: int | None = None) -> None:
+    """Play shards up to a second, by default this one, and store them. Idempotent.
+
+    A task that has waited brings them to the present, and those that waited behind it do nothing.
+    """
     hot = hot_store()
+    until = int(time.time()) if until is None else until
     plans = hot.plans_of([run for run, _ in batch])
     clocks = hot.clocks([shard for run, shards in batch if run in plans for shard in shards])
     waiting: list[Tick] = []

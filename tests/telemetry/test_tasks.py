@@ -177,6 +177,18 @@ def test_a_run_that_cannot_be_played_stops_no_other_of_its_task(
     assert clock(hot, "other/0").tick == now
 
 
+def test_a_task_that_has_waited_brings_its_shards_to_the_present(
+    hot: HotStore, plan: Plan, now: int
+) -> None:
+    batch = [("llama", list(plan.shards))]
+    tasks.simulate_shards(batch, now - 7)
+    tasks.simulate_shards(batch)
+
+    assert {clock(hot, shard).tick for shard in plan.shards} <= {*range(now, now + 60)}
+    assert len({clock(hot, shard).tick for shard in plan.shards}) == 1
+    assert len(ticks(hot, "llama/0", start=now - 7, end=now)) == 8
+
+
 def test_a_task_takes_few_round_trips_however_many_shards_it_plays(
     tmp_path: Path, now: int, settings: Settings
 ) -> None:
