@@ -38,6 +38,7 @@ def has_past() -> bool:
 
 # A worker that has not evaluated for so long is late (`expires` of the task): another one may.
 WATCHER, WATCHES_S = "watch:worker", 5
+STANDS_IN = "stands in: "
 
 
 @shared_task(bind=True, ignore_result=True, expires=WATCHES_S)
@@ -48,7 +49,8 @@ def watch_fleet(self: Task[[], None]) -> None:
     another one that takes a second hands it over.
     """
     hot = hot_store()
-    watcher = watching_worker(hot, str(self.request.hostname))
+    has_other_tasks = not {"ticks", "celery"}.isdisjoint(self.app.amqp.queues.consume_from)
+    watcher = watching_worker(hot, str(self.request.hostname), stands_in=has_other_tasks)
     if watcher != str(self.request.hostname):
         self.apply_async(queue=worker_direct(watcher), expires=WATCHES_S)
         return
@@ -63,13 +65,18 @@ def watch_fleet(self: Task[[], None]) -> None:
     hot.publish_tick(int(now.timestamp()))
 
 
-def watching_worker(hot: HotStore, worker: str) -> str:
-    """Return the worker that evaluates: the one that did last, until it is late."""
-    if not hot.execute("SET", WATCHER, worker, "NX", "EX", WATCHES_S):
+def watching_worker(hot: HotStore, worker: str, *, stands_in: bool = False) -> str:
+    """Return the worker that evaluates: the one that did last, until it is late.
+
+    One that ``stands_in`` has other tasks, too: a worker without any takes over from it.
+    """
+    mine = f"{STANDS_IN}{worker}" if stands_in else worker
+    if not hot.execute("SET", WATCHER, mine, "NX", "EX", WATCHES_S):
         watcher = (hot.execute("GET", WATCHER) or b"").decode()
-        if watcher not in ("", worker):
-            return watcher
-        hot.execute("SET", WATCHER, worker, "EX", WATCHES_S)
+        is_kept = stands_in or not watcher.startswith(STANDS_IN)
+        if watcher not in ("", mine) and is_kept:
+            return watcher.removeprefix(STANDS_IN)
+        hot.execute("SET", WATCHER, mine, "EX", WATCHES_S)
     return worker
 
 

@@ -506,3 +506,14 @@ def test_one_worker_evaluates_until_it_is_late(hot: HotStore) -> None:
     # It does not evaluate for so long that another one may.
     hot.execute("DEL", WATCHER)
     assert [watching_worker(hot, name) for name in ("b@x", "a@x")] == ["b@x"] * 2
+
+
+def test_a_worker_with_other_tasks_evaluates_until_one_without_comes(hot: HotStore) -> None:
+    """Its chores may take minutes."""
+    assert watching_worker(hot, "chores@x", stands_in=True) == "chores@x"
+    assert watching_worker(hot, "more@x", stands_in=True) == "chores@x"
+    assert watching_worker(hot, "watch@x") == "watch@x"
+    assert watching_worker(hot, "chores@x", stands_in=True) == "watch@x"
+
+    hot.execute("DEL", WATCHER)
+    assert watching_worker(hot, "chores@x", stands_in=True) == "chores@x"
