@@ -24,7 +24,7 @@ RUN = {
 
 def play(
     *faults: dict[str, Any],
-    duration_s: float = 500,
+    duration_s: float = 400,
     benign: tuple[dict[str, Any], ...] = (),
     is_busy: bool = False,
     tier: str = "full",
@@ -173,11 +173,12 @@ def test_requested_probes_accuse_no_node_of_a_slow_fabric() -> None:
 def test_a_slow_node_is_placed_by_a_requested_trace() -> None:
     fault = {"kind": "throttle", "node": "llama-02", "device": 3, "magnitude": 1.5}
     fault |= {"duration_s": 240.0}
-    (unplaced,) = play(fault, tier="hooks_only", nodes=8, global_batch=128)
+    of_eight: dict[str, Any] = {"duration_s": 450, "nodes": 8, "global_batch": 128}
+    (unplaced,) = play(fault, tier="hooks_only", **of_eight)
     assert (unplaced.cause, unplaced.node) == ("unknown", None)
 
     # What workers did before is not known, but who is late now.
-    (traced,) = play(fault, tier="hooks_only", nodes=8, global_batch=128, trace_on_request=True)
+    (traced,) = play(fault, tier="hooks_only", trace_on_request=True, **of_eight)
     assert traced.rule == "step_slow"
     assert traced.node == "llama-02"
     assert traced.fired_s == unplaced.fired_s
