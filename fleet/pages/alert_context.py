@@ -15,7 +15,8 @@ from fleet.alerts.text import headline
 from fleet.charts.frozen import as_of
 from fleet.formatting import duration, si
 from fleet.models import Alert, AlertEvent, Annotation, InjectedFault
-from telemetry.detect.causes import SIGNATURES, SYMPTOMS, UNKNOWN
+from telemetry.detect.causes import SIGNATURES, UNKNOWN
+from telemetry.detect.quantities import SYMPTOMS
 from telemetry.simulate.faults import FAULTS
 from telemetry.store.history import run_steps, worker_minutes
 from telemetry.store.reading import Source

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from telemetry.detect.quantities import SYMPTOMS, Kind
+
 UNKNOWN = "unknown"
 Scope = Literal["node", "run"]
-# Where the time is lost: waiting for peers, transfer, compute of all workers, input, checkpoint;
-# or the step as a whole, where the exchange is not timed.
-Kind = Literal["waiting", "transferring", "computing", "input", "checkpoint", "step"]
 # The phase of a step in which a cause loses the time, and how a problem of it shows.
 Phase = Literal["compute_s", "transfer_s", "input_s", "checkpoint_s"]
 KIND_OF_PHASE: Mapping[str, Kind] = {
@@ -21,23 +20,6 @@ KIND_OF_PHASE: Mapping[str, Kind] = {
 }
 # What the device of a finding numbers.
 Part = Literal["core", "device", "efa_device"]
-# What pages call a quantity.
-SYMPTOMS: Mapping[str, str] = {
-    "step": "step_s",
-    "compute": "compute_s",
-    "wait": "wait_s",
-    "transfer": "transfer_s",
-    "input": "input_s",
-    "jitter": "step_jitter",
-    "stage": "stage_longer",
-    "core_own": "core_busier",
-    "device": "device_busier",
-    "memory": "hbm_bandwidth",
-    "latency": "efa_latency",
-    "retransmits": "efa_retransmits",
-    "bytes": "efa_device_bytes",
-    "host": "host_busier",
-}
 Symptoms = Mapping[str, int]
 # What is said of a cause that is not named, by what it has first.
 VERDICTS = {"contradicting": "contradicted", "missing": "missing symptoms", "seen": "possible"}

@@ -21,6 +21,21 @@ from telemetry.detect.causes import (
     UNKNOWN,
     Signature,
 )
+from telemetry.detect.quantities import (
+    BY_EVIDENCE,
+    EVERYWHERE,
+    FALLS,
+    OF_CORES,
+    OF_DEVICES,
+    OF_HARDWARE,
+    OF_OTHERS,
+    OF_PLACE,
+    OF_STEPS,
+    PARTS,
+    SHOW_PART,
+    SUMS,
+    WIDE,
+)
 from telemetry.detect.shifts import Effect, Effects
 from telemetry.statistics.peers import GAUSSIAN
 
@@ -28,50 +43,13 @@ from telemetry.statistics.peers import GAUSSIAN
 SIZES = np.geomspace(0.03, 3.0, 13)
 # How far a signature may be wrong, of the size, and of the usual step where it is small.
 MODEL_RATIO, LEAVES_RATIO, MODEL_LEAST = 0.25, 0.1, 0.01
-# What `unknown` expects: changes as large as the step in either direction.
-WIDE = 0.5
 NAMED = 0.8
 UNKNOWN_PRIOR = 0.10
 # Effects at a place: size, standard error, and the part.
 Deviation = tuple[float, float, int | None]
 Seen = Mapping[str, Deviation]
-SUMS = frozenset({"step", "own"})
-# Hardware that is bad where it falls; the other is bad where it rises.
-FALLS = frozenset({"memory", "bytes"})
-# Hardware that shows which part is at fault.
-SHOW_PART = frozenset({"core_own", "device", "memory", "latency", "bytes", "retransmits"})
-# Hardware that a problem of the whole run shows on all nodes alike, and what all of them show.
-EVERYWHERE = {"host": "all hosts", "latency": "all latencies", "retransmits": "retransmits"}
-# Quantities of parts, and those of which a device has several.
-OF_CORES = frozenset({"core", "core_own"})
-OF_DEVICES = OF_CORES | {"device", "memory", "power"}
-PARTS = OF_DEVICES | {"latency", "bytes", "retransmits"}
-# Something is unusual somewhere all the time: a place is shown by what a row says of it.
-WORKER = frozenset({"own_compute", "own_input"})
-# Chance that hardware of a node is unusual for half a minute without harm, and by how much: it
-# proves no more. Jobs of hosts, bursts of loss and probes that meet traffic are assumed
-# (docs/physics.md); of the rest no such event is known.
-UNUSUAL = {"host": (0.02, WIDE), "latency": (0.02, 0.25), "retransmits": (0.0033, WIDE)}
-UNUSUAL_ELSE, UNUSUAL_S = (1e-4, WIDE), 30.0
-# What a node's problem does to the other nodes.
-OF_OTHERS = frozenset({"compute", "wait", "input"})
-OF_STEPS = frozenset(
-    {
-        "compute",
-        "transfer",
-        "input",
-        "wait",
-        "other",
-        "uneven",
-        "own_compute",
-        "own_input",
-        "stage",
-    }
-)
-OF_PLACE = frozenset(
-    {"own_compute", "own_input", "core_own", "device", "memory", "power", "latency", "bytes",
-     "retransmits", "host", "execution"}
-)  # fmt: skip
+# Chances of unusual hardware are those of half a minute.
+UNUSUAL_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,21 +286,21 @@ def _exchanging_within(row: Signature) -> Signature:
 
 def _may_change(signature: Signature | None, name: str) -> bool:
     """Whether a row of which a quantity is not said leaves it open; of hardware it says so."""
-    is_hardware = name in OF_PLACE - WORKER
+    is_hardware = name in OF_HARDWARE
     return not is_hardware or (signature is not None and name in signature.may)
 
 
 def _healthy(name: str, value: float, error: float, lasts_s: float) -> float:
     """Log likelihood of what a place without a problem shows: nothing, or something unusual."""
     usual = float(_normal(value, np.zeros(()), np.hypot(error, MODEL_LEAST)))
-    if name not in OF_PLACE - WORKER:
+    if name not in OF_HARDWARE:
         return usual
-    chance, far = UNUSUAL.get(name, UNUSUAL_ELSE)
+    of = BY_EVIDENCE[name]
     n_times = max(1.0, lasts_s / UNUSUAL_S)
     # Levels are medians: what is unusual must last. Loss is counted: once is enough.
-    is_count = name == "retransmits"
-    log_chance = np.log(chance) + np.log(n_times) if is_count else np.log(chance) * n_times
-    return float(np.logaddexp(usual, log_chance + _wide(value, error, far)))
+    chance = np.log(of.chance)
+    log_chance = chance + np.log(n_times) if of.of else chance * n_times
+    return float(np.logaddexp(usual, log_chance + _wide(value, error, of.far)))
 
 
 def _wide(value: float, error: float, far: float = WIDE) -> float:

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from telemetry.blocks import METRICS
-from telemetry.detect.causes import CLASSES, PART_OF, Kind, Part, kind_of, rule_of
+from telemetry.detect.causes import CLASSES, PART_OF, Part, kind_of, rule_of
 from telemetry.detect.inputs import OpenProblem
+from telemetry.detect.quantities import Kind
 from telemetry.detect.rules import Severity
 
 

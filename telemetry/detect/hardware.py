@@ -14,8 +14,6 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -30,6 +28,7 @@ from telemetry.detect.peers import (
     PeerTest,
     Ring,
 )
+from telemetry.detect.quantities import BY_NAME, LEVELS, METRICS_READ, OF_NODES, Quantity
 from telemetry.detect.shifts import Effect, Effects, Shift
 from telemetry.evidence.sequential import YEAR_S, alarm_level
 from telemetry.statistics.peers import GAUSSIAN, median
@@ -41,57 +40,15 @@ COARSE = {"ratio": 1 / 254, "rounded": 0.004, "exact": 0.0}
 LEAST_RATIO = COARSE["ratio"]
 # A mean of which four fifths of the time are idle compares nothing.
 AT_WORK = 0.2
-# A job of a host by cron lasts (assumed: docs/physics.md), and one long step (the median of 36
-# recorded configurations).
-CRON_S, STEP_S = 20.0, 12.5
 # Healthy fabrics lose up to 0.3 % of packets for half a minute (assumed: docs/physics.md). A
 # third more is not usual, and four times that no burst.
-BURST_RATIO, BURST_S = 0.003, 17.5
+BURST_RATIO = 0.003
 LOSSES = np.array([0.004, 0.016])
 # One wild block is no dispersion.
 MOST_EXCESS = 100.0
 EVERY = slice(None)
 Measured = tuple[FloatArray, FloatArray]
-EXECUTED, LATENCY = "executions_completed_per_s", "execution_latency_p50_s"
-PACKETS, RETRANSMITS = "efa_tx_packets_per_s", "efa_retransmits_per_s"
-
-
-@dataclass(frozen=True, slots=True)
-class Quantity:
-    """What is compared, which direction is worse, who its peers are, and whether they are alike.
-
-    Harmless excursions are expected to last ``lasts_s``. Where ``counted_by`` is 0, nothing was
-    measured.
-    """
-
-    name: str
-    metric: str
-    worse: Literal[1, -1]
-    peers: Literal["node", "run"]
-    is_alike: bool = True
-    by_device: bool = False
-    lasts_s: float = 0.0
-    counted_by: str = ""
-
-
-QUANTITIES = (
-    Quantity("core", "core_utilization_ratio", 1, "node"),
-    Quantity("device", "core_utilization_ratio", 1, "node", by_device=True),
-    Quantity("memory", "hbm_bandwidth_bytes_per_s", -1, "node"),
-    Quantity("power", "device_power_ratio", 1, "node"),
-    # Racks, stages and hosts differ for good.
-    Quantity("latency", "efa_latency_s", 1, "run", is_alike=False),
-    Quantity("bytes", "efa_tx_bytes_per_s", -1, "node"),
-    Quantity("host", "vcpu_usage_ratio", 1, "run", is_alike=False, lasts_s=CRON_S),
-    Quantity("execution", LATENCY, 1, "run", is_alike=False, lasts_s=STEP_S, counted_by=EXECUTED),
-)
-_ALL = (*(q.metric for q in QUANTITIES), PACKETS, RETRANSMITS, EXECUTED)
-# What all nodes show alike is compared with what they showed before.
-ALL = {"host": "all hosts", "latency": "all latencies"}
-# Longer exchanges are more traffic, which all probes meet (assumed: docs/physics.md).
-COMMON = {"latency": 0.05}
-METRICS_READ = tuple(dict.fromkeys(_ALL))
-OF_NODES = frozenset(q.name for q in QUANTITIES if METRICS[q.metric].part == "node")
+LOSS = BY_NAME["retransmits"]
 
 
 class Level:
@@ -155,7 +112,7 @@ class Level:
             return np.asarray(np.nan), np.asarray(np.nan)
         scale = GAUSSIAN * float(np.median(np.abs(before - np.median(before)))) + LEAST_RATIO
         error = scale * math.sqrt(math.pi / 2 * (1 / len(before) + 1 / len(since)))
-        error = math.hypot(error, COMMON.get(self.quantity.name, 0.0))
+        error = math.hypot(error, self.quantity.common)
         return np.asarray(np.median(since) - np.median(before)), np.asarray(error)
 
 
@@ -164,7 +121,7 @@ class Loss:
 
     def __init__(self, n_nodes: int, n_parts: int, n_blocks: int) -> None:
         self.shape, n = (n_nodes, n_parts), n_nodes * n_parts
-        self.excursions = Excursions.of(n, lasts=(BURST_S * n_blocks / FORGET_S, 0.0))
+        self.excursions = Excursions.of(n, lasts=(LOSS.lasts_s * n_blocks / FORGET_S, 0.0))
         self._lost, self._sent = Ring(n_blocks, n, float), Ring(n_blocks, n, float)
         self._past_lost, self._past_sent = np.zeros(n), np.zeros(n)
         self._dispersion, self._n_blocks = 1.0, 1.0
@@ -294,7 +251,7 @@ class Parts:
         self._read_s = np.maximum(self._read_s, newest)
         base, at_s = self.alarm_level(), now_s - (self._epoch_s or 0)
         blocks: dict[str, FloatArray] = {}
-        for quantity in QUANTITIES:
+        for quantity in LEVELS:
             if quantity.metric not in blocks:
                 # Shares are stored so coarsely that two measurements are often equal.
                 is_coarse = METRICS[quantity.metric].packing == "ratio"
@@ -303,7 +260,7 @@ class Parts:
             level = self._by_device(blocks[quantity.metric], quantity)
             if level.shape[1]:
                 self._level(quantity, level.shape[1]).update(level, at_s=at_s, base=base)
-        lost, sent = (span.values.get(name) for name in (RETRANSMITS, PACKETS))
+        lost, sent = (span.values.get(name) for name in (LOSS.metric, LOSS.of))
         if lost is not None and sent is not None and lost.shape == sent.shape and lost.shape[2]:
             if self._loss is None or self._loss.shape != lost.shape[1:]:
                 self._loss = Loss(len(self.nodes), lost.shape[2], self._n_blocks)
@@ -338,7 +295,7 @@ class Parts:
 
     @property
     def _held(self) -> dict[str, Level | Loss]:
-        loss = {} if self._loss is None else {"retransmits": self._loss}
+        loss = {} if self._loss is None else {LOSS.name: self._loss}
         return {**self._levels, **loss}
 
     @property
@@ -378,10 +335,10 @@ class Parts:
             shape = held.shape[:1] if name in OF_NODES else held.shape
             measured = held.effect(since_s, until_s=until_s)
             effects[name] = Effect(*(values.reshape(shape) for values in measured))
-        for name, of_all in ALL.items():
-            if name in self._levels:
-                measured = self._levels[name].effect_of_all(since_s, until_s=until_s)
-                effects[of_all] = Effect(*measured)
+        for level in self._levels.values():
+            if level.quantity.of_all:
+                measured = level.effect_of_all(since_s, until_s=until_s)
+                effects[level.quantity.of_all] = Effect(*measured)
         return effects
 
 

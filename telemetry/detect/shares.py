@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 
 from telemetry.blocks import FloatArray, mean
-from telemetry.detect.causes import CLASSES, UNKNOWN, Kind
+from telemetry.detect.causes import CLASSES, UNKNOWN
 from telemetry.detect.evidence import (
     NEWEST_STEPS,
     alike,
@@ -28,6 +28,7 @@ from telemetry.detect.evidence import (
 from telemetry.detect.explain import SIZES
 from telemetry.detect.findings import Finding, Problem
 from telemetry.detect.inputs import DetectionInput
+from telemetry.detect.quantities import Kind
 from telemetry.detect.rules import RULES, SEVERITIES
 from telemetry.detect.shifts import Shift
 from telemetry.detect.steps import FIRST_VALUES, LEAST_S, N_BEFORE, N_SINCE, PAUSE_S

@@ -20,9 +20,7 @@ from telemetry.detect.causes import (
     HARDWARE_CAUSES,
     NOT_URGENT,
     SIGNATURES,
-    SYMPTOMS,
     UNKNOWN,
-    Kind,
     Scope,
     explanations_json,
     kind_of,
@@ -38,8 +36,6 @@ from telemetry.detect.evidence import (
 )
 from telemetry.detect.explain import (
     NAMED,
-    OF_OTHERS,
-    OF_PLACE,
     SIZES,
     Explanation,
     at_device,
@@ -53,6 +49,7 @@ from telemetry.detect.hardware import BURST_RATIO, Parts
 from telemetry.detect.inputs import DetectionInput
 from telemetry.detect.limits import false_per_year, limits_json
 from telemetry.detect.progress import find_slow_progress
+from telemetry.detect.quantities import ALARMS, KINDS, OF_OTHERS, OF_PLACE, SHOW_PART, SYMPTOMS
 from telemetry.detect.rules import RULES
 from telemetry.detect.shares import SHARE, Shares, find_share
 from telemetry.detect.shifts import Effect, Effects, Shift
@@ -61,33 +58,12 @@ from telemetry.detect.steps import QUICK, Baseline, Steps
 from telemetry.statistics.peers import lower_median, mean
 from telemetry.steps import StepBatch
 
-# Hardware whose shift is a problem of its own, before steps show it.
-ALARMS = frozenset({"core", "device", "memory", "latency", "bytes", "retransmits"})
 # Seconds of which the memory traffic is read, before and since; steps begin and end in between.
 MEMORY, MOMENTS, TRAFFIC_ERROR = "hbm_bandwidth_bytes_per_s", 20, 0.04
 # Setting: half of a change is none any more.
 HALF = RULES["step_slow"].limits["half_ratio"]
 # At most so many problems that begin together: a rack of nodes behind one switch.
 MOST_AT_ONCE = 16
-KINDS: dict[str, Kind] = {
-    "own": "waiting",
-    "own_compute": "waiting",
-    "own_input": "input",
-    "stage": "waiting",
-    "compute": "computing",
-    "transfer": "transferring",
-    "input": "input",
-    "wait": "waiting",
-    "step": "step",
-    "core": "waiting",
-    "device": "waiting",
-    "memory": "waiting",
-    "latency": "transferring",
-    "bytes": "transferring",
-    "retransmits": "transferring",
-    "share of wait": "waiting",
-    "share of transfer": "transferring",
-}
 
 
 @dataclass(slots=True)
@@ -512,13 +488,6 @@ def _problem(
 
 
 FIGURE_S, CORES = 8, "core_utilization_ratio"
-UNITS = {
-    CORES: "ratio",
-    "hbm_bandwidth_bytes_per_s": "bytes_per_s",
-    "efa_latency_s": "s",
-    "efa_retransmits_per_s": "per_s",
-    "efa_tx_bytes_per_s": "bytes_per_s",
-}
 # From so many standard errors on an effect is a change.
 CHANGED_ERRORS = 3.0
 
@@ -535,17 +504,6 @@ def _symptoms(tracked: Tracked) -> dict[str, int]:
     }
 
 
-# What shows the culprit of a row on its page, the most specific first.
-SHOWN_BY = {
-    "memory": "hbm_bandwidth_bytes_per_s",
-    "latency": "efa_latency_s",
-    "retransmits": "efa_retransmits_per_s",
-    "bytes": "efa_tx_bytes_per_s",
-    "core_own": "core_utilization_ratio",
-    "device": "core_utilization_ratio",
-}
-
-
 def _score(inputs: DetectionInput, tracked: Tracked, node: str | None) -> CauseScore:
     """Return the culprit with its figure: a part's metric, or how long it works per step."""
     found, strength = tracked.explanation, tracked.strength
@@ -555,7 +513,8 @@ def _score(inputs: DetectionInput, tracked: Tracked, node: str | None) -> CauseS
         return CauseScore(
             found.cause, strength, "own_s", value_s, peers_s, n_peers, "s", node, found.part
         )
-    metric = next(m for q, m in SHOWN_BY.items() if row.sign(q))
+    shown = next(shown for name, shown in SHOW_PART.items() if row.sign(name))
+    metric = shown.metric
     values = mean(inputs.hardware([metric], inputs.lagging(FIGURE_S)).of([node]).values[metric], 0)
     per_part = inputs.cores_per_device if found.cause != "slow_core" and metric == CORES else 1
     of_node = values[0].reshape(-1, per_part).mean(axis=1) if values.size else np.full(1, np.nan)
@@ -567,7 +526,7 @@ def _score(inputs: DetectionInput, tracked: Tracked, node: str | None) -> CauseS
         value,
         float(lower_median(of_node)),
         len(of_node) - 1,
-        UNITS[metric],
+        shown.unit,
         node,
         found.part,
     )

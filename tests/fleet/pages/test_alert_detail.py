@@ -14,7 +14,8 @@ from fleet.alerts.runbooks import BLOCK, steps_now
 from fleet.models import Alert, AlertEvent, Annotation, Run, TraceRequest
 from fleet.pages.templatetags.marks import symptom
 from telemetry.detect import RULES
-from telemetry.detect.causes import SYMPTOMS, explanations_json, symptoms_json
+from telemetry.detect.causes import explanations_json, symptoms_json
+from telemetry.detect.quantities import SYMPTOMS
 from telemetry.store.hot import HotStore
 from tests.helpers import just_now
 

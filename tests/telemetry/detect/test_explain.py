@@ -9,18 +9,21 @@ import pytest
 
 from telemetry.detect.causes import CLASS_OF, CLASSES, SIGNATURES, UNKNOWN, Signature
 from telemetry.detect.explain import (
-    EVERYWHERE,
     NAMED,
-    OF_PLACE,
     at_place,
     explain,
     log_likelihood,
 )
+from telemetry.detect.quantities import BY_EVIDENCE, EVERYWHERE, OF_PLACE
 from telemetry.detect.shifts import Effect, Effects
 
 N_NODES, HERE = 8, 3
 # Parts of a node by quantity; the others are one value per node.
-N_PARTS = {"core_own": 8, "device": 4, "memory": 4, "latency": 4, "bytes": 4, "retransmits": 4}
+N_PARTS = {
+    name: 8 if each.part == "core" and not each.by_device else 4
+    for name, each in BY_EVIDENCE.items()
+    if each.kind
+}
 PART = 2
 OF_RUN = ("compute", "transfer", "input", "wait", "other", "uneven", "stage", "jitter", "traffic")
 ERROR = 0.004
@@ -201,7 +204,7 @@ def test_rows_are_consistent() -> None:
         assert row.scope in ("run", "node")
         assert row.raises
         assert 0 < row.prior < 1
-        assert frozenset.union(*said, row.scatters) <= known, title(row)
+        assert frozenset.union(*said, row.scatters, row.may) <= known, title(row)
         assert sum(map(len, said)) == len(frozenset.union(*said)), title(row)
         assert row.sign(min(row.raises)) == 1
         assert row.sign("nothing") is None

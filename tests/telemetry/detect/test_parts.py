@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from telemetry.blocks import FloatArray, Span
-from telemetry.detect.hardware import METRICS_READ, Parts
+from telemetry.detect.hardware import Parts
 from telemetry.detect.inputs import DetectionInput
 from telemetry.detect.peers import FORGET_S
+from telemetry.detect.quantities import METRICS_READ, QUANTITIES
 from telemetry.detect.slowdowns import find_slowdowns
 from telemetry.steps import StepBatch
 from tests.telemetry.detect.playing import inputs_of, steps_of
@@ -184,12 +185,8 @@ def test_the_size_of_every_quantity_is_known_since_a_moment() -> None:
     assert core.size.shape == (4, 8)
     assert abs(core.size[2, 5] - np.log(1.02)) < 4 * core.error[2, 5] < 0.03
     assert effects["host"].size.shape == (4,)
-    assert set(effects) == {
-        "core", "device", "memory", "power", "latency", "bytes", "retransmits", "host",
-        "execution",
-        "all hosts",
-        "all latencies",
-    }  # fmt: skip
+    of_all = {each.of_all for each in QUANTITIES if each.of_all}
+    assert set(effects) == {each.name for each in QUANTITIES} | of_all
     assert np.isnan(play(healthy(60)).effects(START_S + 100)["core"].size).all()
 
 
