@@ -78,6 +78,11 @@ RUN_RULES = SLOWDOWNS | names_of(lambda rule: rule.subject == "run" and rule.rea
 STILL_RULES = RUN_RULES - names_of(lambda rule: rule.reads == "measurements")
 # Rules of nodes that read the hardware metrics, which are not evaluated every second.
 HARDWARE_RULES = names_of(lambda rule: rule.subject == "node" and rule.reads == "measurements")
+# Rules of nodes that read counts. Of these two the state of a device must be known.
+COUNT_RULES = names_of(lambda rule: rule.subject == "node" and rule.reads == "counts") - {
+    HEALTH_RULE,
+    MISSING_RULE,
+}
 BLIND = ("monitoring_blind", "fleet")
 OF_MISSING_DATA = names_of(lambda rule: rule.reads == "silence" and rule.subject != "fleet")
 # Results of this process that stay valid from one second to the next.
@@ -199,7 +204,8 @@ def watch(
             findings += uncorrected(counts) + unhealthy_devices(counts)
             findings += missing_devices(counts, known=known_missing(open_.subjects))
             alerting = nodes_in(open_.subjects) & shards.keys()
-            evaluated |= {(ECC, f"node:{name}") for name in alerting} | with_known_health(counts)
+            evaluated |= {(rule, f"node:{name}") for name in alerting for rule in COUNT_RULES}
+            evaluated |= with_known_health(counts)
             evaluated -= unsettled([counts], open_.subjects, now_s=now_s)
     evaluated = {key for key in evaluated if not any(f.covers(*key) for f in guard.failures)}
     evaluated -= found_by_others(snapshots, open_.subjects, now=now)
@@ -352,7 +358,7 @@ def evaluated_subjects(
             # Without step reports the run is evaluated by its hardware.
             subjects |= {(rule, subject) for rule in RUN_RULES if rule != "allreduce_share"}
         if snapshot.ecc_counts is not None:
-            subjects |= {(ECC, f"node:{name}") for name in of_run}
+            subjects |= {(rule, f"node:{name}") for name in of_run for rule in COUNT_RULES}
             if of_run:
                 subjects |= with_known_health(snapshot.ecc_counts)
         if snapshot.reads_hardware:
