@@ -140,6 +140,8 @@ class Shares:
         # Steps of a problem that is over are no past to compare with.
         self.is_calm: BoolArray = np.zeros(0, bool)
         self.is_open, self.is_news, self.onset_s = False, True, np.nan
+        # When it began: certainty, and what was needed.
+        self.nats = self.level_nats = np.nan
         self.before: FloatArray | None = None
         # The longer exchange that lifted it above its limit.
         self.shifts: list[Shift] = []
@@ -173,6 +175,7 @@ class Shares:
         if self.is_open and changes(self.first, newest):
             self._close()
         if is_first and is_open:
+            self.nats = self.level_nats = _level(inputs, float(np.median(self.rows[same, STEP_S])))
             self._open(same)
         elif is_first and n_earlier >= FIRST_VALUES and self.was_above(timed.ended_at_s[0]):
             # It was like this before, without an alert.
@@ -226,7 +229,9 @@ class Shares:
             beyond(new, scale=scale, df=df),
             more_often(new > far, len(past), int((past > far).sum())),
         )
-        return bool((nats[STEPS_TO_FIRE - 1 :] >= level).any())
+        self.nats = float(nats[STEPS_TO_FIRE - 1 :].max(initial=-np.inf))
+        self.level_nats = level
+        return self.nats >= level
 
     def _open(self, same: BoolArray) -> None:
         """Find since when: half of the rise was over, and at latest where evidence begins."""
@@ -250,7 +255,7 @@ class Shares:
         if self.before is not None and not self.changed and wait_s + transfer_s > 0.0:
             name = "share of wait" if wait_s > transfer_s else "share of transfer"
             size = (wait_s + transfer_s) / float(self.before[STEP_S])
-            self.shifts = [Shift(name, None, None, self.onset_s, size, 1.0, 1.0)]
+            self.shifts = [Shift(name, None, None, self.onset_s, size, self.nats, self.level_nats)]
 
     def forget(self, since_s: float) -> None:
         """Take the steps since then for those of a problem that is over."""

@@ -44,17 +44,25 @@ from telemetry.detect.explain import (
     parts_of,
     without,
 )
-from telemetry.detect.findings import CauseScore, Finding, Problem
+from telemetry.detect.findings import CauseScore, Finding, Problem, json_number
 from telemetry.detect.hardware import BURST_RATIO, Parts
 from telemetry.detect.inputs import DetectionInput
 from telemetry.detect.limits import false_per_year, limits_json
 from telemetry.detect.progress import find_slow_progress
-from telemetry.detect.quantities import ALARMS, KINDS, OF_OTHERS, OF_PLACE, SHOW_PART, SYMPTOMS
+from telemetry.detect.quantities import (
+    ALARMS,
+    KINDS,
+    OF_OTHERS,
+    OF_PLACE,
+    SHOW_PART,
+    SYMPTOMS,
+    Kind,
+)
 from telemetry.detect.rules import RULES
 from telemetry.detect.shares import SHARE, Shares, find_share
 from telemetry.detect.shifts import Effect, Effects, Shift
 from telemetry.detect.standstill import OLDEST_S
-from telemetry.detect.steps import QUICK, Baseline, Steps
+from telemetry.detect.steps import QUICK, RUN, Baseline, Steps
 from telemetry.statistics.peers import lower_median, mean
 from telemetry.steps import StepBatch
 
@@ -453,17 +461,15 @@ def _problem(
         # Hardware of the whole run is that of its only node.
         node = inputs.nodes[0]
     kind = kind_of(found.cause) if found.cause != UNKNOWN else KINDS[tracked.shift.quantity]
-    baseline, effects = tracked.baseline, tracked.effects
-    usual_s = baseline.step_s if baseline is not None else np.nan
-    rise = float(effects["step"].size) if "step" in effects else np.nan
+    usual_s, now_s = _longer(tracked, PART_OF_KIND[kind])
     score = None
     if node is not None or found.cause != UNKNOWN:
         score = tracked.score = clearer(tracked.score, _score(inputs, tracked, node))
     late = (node,) if node is not None and kind in ("waiting", "input") else ()
     tokens = float(inputs.steps.tokens[-1]) if len(inputs.steps) else np.nan
     extra: dict[str, Any] = {
-        "phase_s": usual_s * (1.0 + rise) if np.isfinite(rise) else None,
-        "baseline_phase_s": usual_s if np.isfinite(usual_s) else None,
+        "phase_s": json_number(now_s),
+        "baseline_phase_s": json_number(usual_s),
         "tokens": tokens if np.isfinite(tokens) else None,
         "nats": tracked.shift.nats,
         "level_nats": tracked.shift.level_nats,
@@ -485,6 +491,29 @@ def _problem(
         late=tuple(w for w in late if w),
         extra=extra,
     )
+
+
+# The part of a step that a problem makes longer.
+PART_OF_KIND: Mapping[Kind, str] = {
+    "waiting": "wait",
+    "transferring": "transfer",
+    "computing": "compute",
+    "input": "input",
+    "checkpoint": "step",
+    "step": "step",
+}
+
+
+def _longer(tracked: Tracked, part: str) -> tuple[float, float]:
+    """How long the part of a step is usually, and since the onset: seconds, NaN if unknown."""
+    baseline, effect = tracked.baseline, tracked.effects.get(part)
+    if baseline is None:
+        return np.nan, np.nan
+    of_run = baseline.run[RUN.index(part)]
+    # The step is kept as what it is longer than the usual one, parts as shares of that.
+    one_s = baseline.step_s / (1.0 + baseline.run[RUN.index("step")])
+    usual_s = float(one_s * (1.0 + of_run if part == "step" else of_run))
+    return usual_s, float(usual_s + one_s * (effect.size if effect is not None else np.nan))
 
 
 FIGURE_S, CORES = 8, "core_utilization_ratio"

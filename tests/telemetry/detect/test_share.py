@@ -435,6 +435,13 @@ def test_a_longer_transfer_is_named_and_before_that_it_is_known_to_be_the_transf
     )  # fmt: skip
     assert {each.cause for each in found if each is not None} == {"network"}
     assert (last.node, last.evidence["kind"]) == (None, "transferring")
+    # The exchange, not the step, and how certain it was.
+    before, since = (
+        np.median(steps.phases["transfer_s"][rows]) for rows in (slice(200), slice(200, None))
+    )
+    assert last.evidence["baseline_phase_s"] == pytest.approx(before, rel=0.05)
+    assert last.evidence["phase_s"] == pytest.approx(since, rel=0.05)
+    assert first.evidence["nats"] >= first.evidence["level_nats"] > 10.0
 
 
 def test_what_begins_long_after_a_share_that_is_the_layouts_has_an_alert_of_its_own() -> None:
