@@ -79,7 +79,7 @@ class Chunks:
 
     def add(self, logarithms: FloatArray, cells: BoolArray) -> IntArray:
         """Add one value per chosen cell; return the cells whose chunk became full."""
-        rows = np.flatnonzero(cells)
+        rows = cells.nonzero()[0]
         self.values[rows, self.n_values[rows]] = logarithms[rows]
         self.n_values[rows] += 1
         full: IntArray = rows[self.n_values[rows] == CHUNK]
@@ -218,7 +218,8 @@ def middle(rows: FloatArray) -> FloatArray:
     >>> middle(np.array([[3.0, np.nan, 1.0], [np.nan] * 3]))
     array([ 2., nan])
     """
-    ordered = np.sort(rows, axis=1)
-    n = np.sum(~np.isnan(rows), axis=1)
+    ordered = rows.copy()
+    ordered.sort(axis=1)
+    n = (~np.isnan(rows)).sum(axis=1)
     index = np.arange(len(rows))
     return np.asarray((ordered[index, np.maximum(n - 1, 0) // 2] + ordered[index, n // 2]) / 2)

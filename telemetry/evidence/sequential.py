@@ -47,11 +47,16 @@ from telemetry.evidence.noise import (
 YEAR_S = 365.25 * 86400
 # Budget: what matters. Sizes double, so that every shift is within a factor 1.42 of one.
 SIZES = np.log1p(0.03 * 2.0 ** np.arange(6))
+# A value beyond the middle of zero and a size is nearer to the size.
+NEARER = SIZES / 2
 # Recorded starts: healthy runs change by 2 to 5 % while they warm up, 5.4 % at most in 10 of 10
 # runs of 16 nodes, MoE by 4 to 7 % in steps 115 to 310.
 LEARN_S, LEARN_STEPS, YOUNG_REACH = 900.0, 300, 0.07
 # Values of which the young reference is the median: the fewest that withstand one wild one.
 FEWEST_VALUES, N_EARLY = 3, (FEWEST_CHUNKS + N_RECENT) * CHUNK
+# The tail of a young cell, and its median distance, are the prior ones.
+YOUNG_DF = float(student.degrees_of_freedom(np.array(PRIOR_FAR)))
+YOUNG_DISTANCE = float(np.interp(YOUNG_DF, student.DEGREES, student.MEDIAN_DISTANCE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +261,7 @@ class EvidenceTest:
             return None
         cell = known[np.argsort(level[known])[known.size // 2]][None]
         first, further = (
-            surprise(np.array([[is_long]]), state.counts[cell], state.n_looks[cell], SIZES / 2)[0]
+            surprise(np.array([[is_long]]), state.counts[cell], state.n_looks[cell], NEARER)[0]
             for is_long in (False, True)
         )
         return Sensitivity(
@@ -285,7 +290,7 @@ class EvidenceTest:
         state = self.state
         n = len(self._level)
         value = np.asarray(values, dtype=float).reshape(n)
-        time = np.broadcast_to(np.asarray(at_s, dtype=float), self.shape).reshape(n)
+        time = self._of_cells(at_s)
         if restarted is not None and restarted.any():
             self._forget(restarted.reshape(n))
         given = np.isfinite(value)
@@ -293,30 +298,46 @@ class EvidenceTest:
             given &= value > 0.0
             value = np.log(np.where(given, value, 1.0))
         logarithm = self.quantity.worse * np.where(given, value, 0.0)
-        self._watch(given, time, np.broadcast_to(n_steps, self.shape).reshape(n))
+        self._watch(given, time, self._of_cells(n_steps))
         open_before = state.size >= 0
-        young = given & ~self._is_ready() & (not self.quantity.anchored)
-        self._learn_young(np.flatnonzero(young & ~open_before), time)
+        if not self.quantity.anchored:
+            young = given & ~self._is_ready() & ~open_before
+            self._learn_young(young.nonzero()[0], time)
         tested = given & np.isfinite(state.noise.reference)
         level = self.level_nats
-        self._test(np.flatnonzero(tested), logarithm, time, is_calm=is_calm)
+        self._test(tested.nonzero()[0], logarithm, time, is_calm=is_calm)
         certainty = state.nats.max(axis=1)
-        opened = tested & ~open_before & (certainty >= level)
-        state.size[opened] = np.argmax(state.nats[opened], axis=1)
+        untroubled = tested & ~open_before
+        opened = untroubled & (certainty >= level)
+        if opened.any():
+            state.size[opened] = np.argmax(state.nats[opened], axis=1)
         ended = open_before & (state.back >= level)
-        calm = tested & ~opened & ~open_before & is_calm
+        calm = untroubled & ~opened & is_calm
         state.n_looks[calm] += 1
         self._remember(calm, certainty)
         verdicts = self._verdicts(tested, opened, ended, certainty, level)
-        self._close(ended)
-        learned = given & (state.size < 0) & is_calm
-        full = state.chunks.add(logarithm, learned)
-        self._keep_early(np.flatnonzero(learned & (state.n_early < N_EARLY)), logarithm, time)
-        full = full[self._may_learn(full)]
-        learn(state.noise, state.chunks, full, self._prior_scale)
+        if ended.any():
+            self._close(ended)
+        if is_calm:
+            self._learn(given & (state.size < 0), logarithm, time)
+        return verdicts
+
+    def _of_cells(self, value: FloatArray | float) -> FloatArray:
+        """Return one value for each cell."""
+        return np.broadcast_to(np.asarray(value, dtype=float), self.shape).reshape(-1)
+
+    def _learn(self, cells: BoolArray, logarithm: FloatArray, time: FloatArray) -> None:
+        """Keep a calm value of each chosen cell, and measure the noise where a chunk is full."""
+        state = self.state
+        full = state.chunks.add(logarithm, cells)
+        early = cells & (state.n_early < N_EARLY)
+        if early.any():
+            self._keep_early(early.nonzero()[0], logarithm, time)
+        if full.size:
+            full = full[self._may_learn(full)]
+            learn(state.noise, state.chunks, full, self._prior_scale)
         if full.size:
             self._settle(full)
-        return verdicts
 
     def _may_learn(self, rows: IntArray) -> BoolArray:
         """Whether the noise of cells is measured now: of anchored ones once, after the start."""
@@ -337,27 +358,25 @@ class EvidenceTest:
         if not rows.size:
             return
         state, noise, quantity = self.state, self.state.noise, self.quantity
-        leading = np.argmax(state.nats[rows], axis=1)
+        leading = state.nats[rows].argmax(axis=1)
         since_s = np.where(
             state.nats[rows, leading] > 0.0, state.since_s[rows, leading], time[rows]
         )
         before = np.where(state.early_s[rows] < since_s[:, None], state.early[rows], np.nan)
-        n_before = np.sum(~np.isnan(before), axis=1)
+        n_before = (~np.isnan(before)).sum(axis=1)
         reference = middle(before)
         if quantity.start is not None:
             start = quantity.worse * quantity.start
             reference = np.where(n_before < FEWEST_VALUES, start, reference)
         known = (n_before >= FEWEST_VALUES) | (quantity.start is not None)
         distance = middle(np.abs(before - reference[:, None])) / OWN_MEDIAN
-        df = np.full(len(rows), float(student.degrees_of_freedom(np.array(PRIOR_FAR))))
-        measured = distance / np.interp(df, student.DEGREES, student.MEDIAN_DISTANCE)
-        measured = np.where(n_before < FEWEST_VALUES, 0.0, measured)
+        measured = np.where(n_before < FEWEST_VALUES, 0.0, distance / YOUNG_DISTANCE)
         n = np.where(n_before < FEWEST_VALUES, 0, n_before)
         prior = PRIOR_CHUNKS * CHUNK
         square = n * measured**2 + prior * self._prior_scale(reference) ** 2
         noise.reference[rows] = np.where(known, self._within_reach(reference), np.nan)
         noise.scale[rows] = np.maximum(np.sqrt(square / (n + prior)), SMALLEST_SCALE)
-        noise.df[rows] = df
+        noise.df[rows] = YOUNG_DF
         noise.wander[rows] = quantity.young_reach
         noise.wander_df[rows] = 0.0
 
@@ -366,7 +385,7 @@ class EvidenceTest:
         if self.quantity.start is None:
             return reference
         start, reach = self.quantity.worse * self.quantity.start, self.quantity.young_reach
-        return np.asarray(np.clip(reference, start - reach, start + reach))
+        return np.asarray(np.minimum(np.maximum(reference, start - reach), start + reach))
 
     def _settle(self, rows: IntArray) -> None:
         noise = self.state.noise
@@ -390,9 +409,9 @@ class EvidenceTest:
     def _remember(self, calm: BoolArray, certainty: FloatArray) -> None:
         """Count an excursion as past and calm when every sum is back at zero."""
         state = self.state
-        state.peak[calm] = np.maximum(state.peak, certainty)[calm]
+        np.maximum(state.peak, certainty, out=state.peak, where=calm)
         past = certainty == 0.0
-        state.largest[calm & past] = np.maximum(state.largest, state.peak)[calm & past]
+        np.maximum(state.largest, state.peak, out=state.largest, where=calm & past)
         state.peak[past] = 0.0
 
     def _prior_scale(self, reference: FloatArray) -> FloatArray:
@@ -424,34 +443,41 @@ class EvidenceTest:
         state, noise = self.state, self.state.noise
         scale, df = noise.scale[rows, None], noise.df[rows, None]
         residual = (logarithm[rows] - noise.reference[rows])[:, None]
-        band = self._band(rows)
-        most = surprise(state.was_long[rows], state.counts[rows], state.n_looks[rows], SIZES / 2)
+        band, before = self._band(rows), state.nats[rows]
+        most = surprise(state.was_long[rows], state.counts[rows], state.n_looks[rows], NEARER)
         gain = student.log_ratio(residual, SIZES, scale=scale, df=df, band=band)
-        gain = np.clip(gain, -most, most)
-        nats = np.maximum(state.nats[rows] + gain, 0.0)
-        begins = (nats > 0.0) & (state.nats[rows] <= 0.0)
-        goes_on = (nats > 0.0) & ~begins
+        gain = np.minimum(np.maximum(gain, -most), most)
+        nats = np.maximum(before + gain, 0.0)
+        lasts, began = nats > 0.0, before > 0.0
+        goes_on = lasts & began
         weight = (df + 1) / (df + ((residual - SIZES) / scale) ** 2)
-        state.since_s[rows] = np.where(begins, time[rows, None], state.since_s[rows])
+        state.since_s[rows] = np.where(lasts & ~began, time[rows, None], state.since_s[rows])
         state.weight[rows] = weight + goes_on * state.weight[rows]
         state.weighted[rows] = weight * residual + goes_on * state.weighted[rows]
         state.nats[rows] = nats
-        self._count(rows, residual > SIZES / 2, is_calm=is_calm)
+        self._count(rows, residual > NEARER, is_calm=is_calm)
         size = state.size[rows]
+        is_open = size >= 0
+        if not is_open.any():
+            state.back[rows] = 0.0
+            return
         back = state.back[rows] - gain[np.arange(len(rows)), size]
-        state.back[rows] = np.where(size >= 0, np.maximum(back, 0.0), 0.0)
+        state.back[rows] = np.where(is_open, np.maximum(back, 0.0), 0.0)
 
     def _band(self, rows: IntArray) -> FloatArray:
         """Levels that count as no shift, by size: (n_rows, n_sizes).
 
         Evidence changes sign in the middle of band and size: as far as wander goes at most.
         """
-        return np.asarray(np.clip(2 * self._reach(rows)[:, None] - SIZES, 0.0, SIZES))
+        beyond = 2 * self._reach(rows)[:, None] - SIZES
+        return np.asarray(np.minimum(np.maximum(beyond, 0.0), SIZES))
 
     def _reach(self, rows: IntArray) -> FloatArray:
         """How far the level of a cell may have wandered within the budget."""
         noise = self.state.noise
         wander_df = noise.wander_df[rows]
+        if not (wander_df > 0.0).any():
+            return noise.wander[rows]
         if self.quantity.pooled:
             wander_df = np.where(wander_df > 0.0, noise.wander_df.sum(), 0.0)
         far = student.quantile(self._normal, np.maximum(wander_df, 1.0))
@@ -463,11 +489,17 @@ class EvidenceTest:
         """Count long values; those of an excursion when it has ended, for they may be a shift."""
         state = self.state
         before = state.was_long[rows]
-        state.pending[rows] += np.stack([is_long & ~before, is_long & before, before], axis=1)
+        if not (is_long.any() or before.any() or state.pending.any()):
+            return
+        pending = state.pending[rows]
+        pending[:, 0] += is_long & ~before
+        pending[:, 1] += is_long & before
+        pending[:, 2] += before
         state.was_long[rows] = is_long
         past = ((state.nats[rows] <= 0.0) & (state.size[rows] < 0)[:, None])[:, None]
-        state.counts[rows] += np.where(past & is_calm, state.pending[rows], 0.0)
-        state.pending[rows] = np.where(past, 0.0, state.pending[rows])
+        if is_calm:
+            state.counts[rows] += np.where(past, pending, 0.0)
+        state.pending[rows] = np.where(past, 0.0, pending)
 
     def _verdicts(
         self,
@@ -480,11 +512,13 @@ class EvidenceTest:
         state = self.state
         cells = np.arange(len(level))
         is_open = state.size >= 0
-        weight = np.where(is_open, state.weight[cells, state.size], np.nan)
-        shift = state.weighted[cells, state.size] / weight
-        if not self.quantity.may_be_zero:
-            shift = np.expm1(shift)
-        onset_s = np.where(is_open, state.since_s[cells, state.size], np.nan)
+        shift = onset_s = np.full(len(level), np.nan)
+        if is_open.any():
+            weight = np.where(is_open, state.weight[cells, state.size], np.nan)
+            shift = state.weighted[cells, state.size] / weight
+            if not self.quantity.may_be_zero:
+                shift = np.expm1(shift)
+            onset_s = np.where(is_open, state.since_s[cells, state.size], np.nan)
         shape = self.shape
         return Verdicts(
             tested=tested.reshape(shape),
