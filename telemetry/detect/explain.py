@@ -10,6 +10,7 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -168,29 +169,43 @@ def log_likelihood(
     total = np.zeros(len(SIZES))
     for name, (value, error, _) in seen.items():
         sign = signature.sign(name) if signature is not None else None
-        healthy = _healthy(name, value, error, lasts_s)
-        if sign == 0 and name in OF_STEPS:
-            # Of steps what is left unchanged may change by little of what is raised.
-            most = np.hypot(np.hypot(error, MODEL_LEAST), LEAVES_RATIO * SIZES)
-            total += np.logaddexp(_normal(value, 0.0 * SIZES, most), healthy) - np.log(2.0)
-        elif sign == 0:
-            total += healthy
-        elif sign is None:
-            # It may change or not. Of hardware that proves nothing: it may have another reason.
-            # A cause of which nothing is known might have changed it.
-            if _may_change(signature, name):
-                healthy = np.logaddexp(_wide(value, error), healthy) - np.log(2.0)
-            elif signature is None:
-                healthy -= np.log(2.0)
-            total += healthy
-        elif name in OF_STEPS:
-            spread = np.sqrt(error**2 + (MODEL_RATIO * SIZES) ** 2 + MODEL_LEAST**2)
-            total += _normal(value, sign * SIZES, spread)
-        else:
-            # Hardware has a size of its own: the mean over all.
-            each = _normal(value, sign * SIZES, np.sqrt(error**2 + (MODEL_RATIO * SIZES) ** 2))
-            total += _log_mean(each)
+        may = sign is None and _may_change(signature, name)
+        is_named = signature is not None
+        total += _of_quantity(name, value, error, lasts_s, sign, may, is_named)
     return _log_mean(total)
+
+
+# Each quantity of a place is weighed for every row, and for most of them alike.
+@lru_cache(maxsize=4096)
+def _of_quantity(
+    name: str,
+    value: float,
+    error: float,
+    lasts_s: float,
+    sign: int | None,
+    may_change: bool,  # noqa: FBT001
+    is_named: bool,  # noqa: FBT001
+) -> FloatArray | float:
+    """Log likelihood of one effect by size, as a row says of the quantity; not to be changed."""
+    healthy = _healthy(name, value, error, lasts_s)
+    if sign == 0 and name in OF_STEPS:
+        # Of steps what is left unchanged may change by little of what is raised.
+        most = np.hypot(np.hypot(error, MODEL_LEAST), LEAVES_RATIO * SIZES)
+        return np.asarray(np.logaddexp(_normal(value, 0.0 * SIZES, most), healthy) - np.log(2.0))
+    if sign == 0:
+        return healthy
+    if sign is None:
+        # It may change or not. Of hardware that proves nothing: it may have another reason.
+        # A cause of which nothing is known might have changed it.
+        if may_change:
+            return float(np.logaddexp(_wide(value, error), healthy) - np.log(2.0))
+        return healthy if is_named else float(healthy - np.log(2.0))
+    if name in OF_STEPS:
+        spread = np.sqrt(error**2 + (MODEL_RATIO * SIZES) ** 2 + MODEL_LEAST**2)
+        return _normal(value, sign * SIZES, spread)
+    # Hardware has a size of its own: the mean over all.
+    each = _normal(value, sign * SIZES, np.sqrt(error**2 + (MODEL_RATIO * SIZES) ** 2))
+    return _log_mean(each)
 
 
 def _log_mean(logarithms: FloatArray) -> float:
@@ -290,6 +305,7 @@ def _may_change(signature: Signature | None, name: str) -> bool:
     return not is_hardware or (signature is not None and name in signature.may)
 
 
+@lru_cache(maxsize=4096)
 def _healthy(name: str, value: float, error: float, lasts_s: float) -> float:
     """Log likelihood of what a place without a problem shows: nothing, or something unusual."""
     usual = float(_normal(value, np.zeros(()), np.hypot(error, MODEL_LEAST)))

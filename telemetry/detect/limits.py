@@ -22,6 +22,8 @@ from telemetry.units import MINUTE_S
 OF_STEPS, OF_PARTS = ("step_slow", "input_stall"), ("core_slow", "hbm_slow", "efa_degraded")
 # Slowdowns between these are distinguished to 2 %: halved eight times.
 LEAST, MOST, N_HALVES = 0.01, 1.0, 8
+# In u = arcsinh t a density is smooth and its tail exponential: trapezoids suffice.
+T, DT = (function(np.linspace(-10.0, 10.0, 201)) for function in (np.sinh, np.cosh))
 
 
 def false_per_year(inputs: DetectionInput) -> tuple[float, float]:
@@ -159,8 +161,5 @@ def values_until_found(shift: float, seen: Sensitivity) -> float:
 
 def _shifted(shift: float, scale: float, df: float) -> tuple[FloatArray, FloatArray]:
     """Return residuals of a shift, and how likely each is."""
-    # In u = arcsinh t the density is smooth and its tail exponential: trapezoids suffice.
-    u = np.linspace(-10.0, 10.0, 201)
-    t = np.sinh(u)
-    height = np.exp(-(df + 1) / 2 * np.log1p(t**2 / df)) * np.cosh(u)
-    return shift + scale * t, height / height.sum()
+    height = np.exp(-(df + 1) / 2 * np.log1p(T**2 / df)) * DT
+    return shift + scale * T, height / height.sum()
