@@ -177,7 +177,7 @@ def log_likelihood(
 
 # Each quantity of a place is weighed for every row, and for most of them alike.
 @lru_cache(maxsize=4096)
-def _of_quantity(
+def _of_quantity(  # noqa: PLR0917
     name: str,
     value: float,
     error: float,

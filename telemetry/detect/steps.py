@@ -161,7 +161,7 @@ class Plan:
 
     def is_of(self, rows: StepBatch) -> bool:
         """Whether these steps do the same work on the same workers."""
-        tokens = float(np.nan_to_num(rows.tokens[-1]))
+        tokens = float(_or_zero(rows.tokens[-1]))
         reporting = _reporting(rows)
         n_lost = len(self.workers) - len(reporting)
         # A lost report is no change: one worker in a hundred, or one of a few.
@@ -297,7 +297,7 @@ class Steps:
         return self._new_plan(rows)
 
     def _new_plan(self, rows: StepBatch) -> Plan:
-        return Plan(_reporting(rows), float(np.nan_to_num(rows.tokens[-1])), self.n_stages)
+        return Plan(_reporting(rows), float(_or_zero(rows.tokens[-1])), self.n_stages)
 
     def _tests(self, plan: Plan) -> dict[str, EvidenceTest]:
         """Return tests that know nothing but the usual step."""
@@ -536,7 +536,7 @@ def _blocks(steps: StepBatch) -> list[StepBatch]:
     Where a piece ends does not depend on how many steps a report brings.
     """
     pieces, begin, lasted_s = [], 0, 0.0
-    for row, step_s in enumerate(np.nan_to_num(steps.step_s).tolist()):
+    for row, step_s in enumerate(_or_zero(steps.step_s).tolist()):
         lasted_s += step_s
         if lasted_s >= LEAST_S:
             pieces.append(steps[begin : row + 1])
@@ -561,13 +561,13 @@ def _value(
     compute, transfer, wait = (phases[f"{n}_s"] for n in ("compute", "transfer", "wait"))
     # Without checkpoints and other time.
     step = of_rows["compute_s"] + sum(
-        np.nan_to_num(of_rows[f"{n}_s"]) for n in ("wait", "transfer", "input")
+        _or_zero(of_rows[f"{n}_s"]) for n in ("wait", "transfer", "input")
     )
     # Without a timed exchange, others wait inside what seems to be a worker's own compute time.
     timed = np.isfinite(compute + wait)
     own_parts = np.stack(
         [
-            compute + np.nan_to_num(phases["input_s"]) + np.nan_to_num(phases["other_s"]),
+            compute + _or_zero(phases["input_s"]) + _or_zero(phases["other_s"]),
             phases["input_s"],
             compute,
         ],
@@ -626,6 +626,11 @@ def _mean_of_rows(values: FloatArray) -> FloatArray:
     n = known.sum(axis=0)
     total = np.where(known, values, 0.0).sum(axis=0)
     return np.asarray(np.divide(total, n, out=np.full(len(n), np.nan), where=n > 0))
+
+
+def _or_zero(values: FloatArray) -> FloatArray:
+    """Return zero for what is missing; `nan_to_num` also looks for infinite values, four times."""
+    return np.asarray(np.where(np.isnan(values), 0.0, values))
 
 
 def _mean(values: FloatArray) -> float:

@@ -93,7 +93,8 @@ class RecurrenceTest:
         `excess` is a share, NaN where nothing was measured.
         """
         given = np.isfinite(excess) & calm
-        long = given[:, None] & (np.nan_to_num(excess)[:, None] > LONG)
+        excess = np.where(given, excess, 0.0)
+        long = excess[:, None] > LONG
         begins = long & ~self.was_long
         self.was_long = np.where(given[:, None], long, self.was_long & calm[:, None])
         gain = log_ratio(begins[:, :, None], self.usual()[:, :, None], EVERY)
@@ -104,7 +105,7 @@ class RecurrenceTest:
         starts = (self.nats > 0.0) & (before <= 0.0)
         goes_on = self.nats > 0.0
         self.since_s = np.where(starts, at_s, self.since_s)
-        step = np.where(given, np.clip(np.nan_to_num(excess), 0.0, None), 0.0)[:, None, None]
+        step = np.maximum(excess, 0.0)[:, None, None]
         for total, new in (
             (self.episodes, begins[:, :, None]),
             (self.lost, step * long[:, :, None]),

@@ -324,6 +324,8 @@ class EvidenceTest:
 
     def _of_cells(self, value: FloatArray | float) -> FloatArray:
         """Return one value for each cell."""
+        if isinstance(value, float | int):
+            return np.full(len(self._level), float(value))
         return np.broadcast_to(np.asarray(value, dtype=float), self.shape).reshape(-1)
 
     def _learn(self, cells: BoolArray, logarithm: FloatArray, time: FloatArray) -> None:
