@@ -95,6 +95,9 @@ class RecurrenceTest:
         given = np.isfinite(excess) & calm
         excess = np.where(given, excess, 0.0)
         long = excess[:, None] > LONG
+        has_evidence = self.was_long.any() or self.nats.any() or (self.leading >= 0).any()
+        if not (has_evidence or long.any()):
+            return self._without(given)
         begins = long & ~self.was_long
         self.was_long = np.where(given[:, None], long, self.was_long & calm[:, None])
         gain = log_ratio(begins[:, :, None], self.usual()[:, :, None], EVERY)
@@ -134,8 +137,9 @@ class RecurrenceTest:
         over = is_open & (self.quiet_nats >= OVERDUE)
         top = self.nats.reshape(len(cells), -1).max(axis=1)
         self._remember(given & ~is_open, begins, top)
-        self._forget(over)
-        is_open &= ~over
+        if over.any():
+            self._forget(over)
+            is_open &= ~over
         known = np.where(is_open, 1.0, np.nan)
         onset_s = self.since_s[cells, size, rate]
         n_between = np.maximum(self.episodes[cells, size, rate] - 1.0, 1.0)
@@ -148,6 +152,13 @@ class RecurrenceTest:
             level_nats=level,
             is_long=is_open & long[cells, size],
         )
+
+    def _without(self, given: BoolArray) -> Recurrence:
+        """Take values none of which is long, where there is no evidence that could become less."""
+        level, none = raised(self._level, self.largest, self.n_calm), np.zeros(len(given))
+        self._remember(given, np.zeros((len(given), len(LONG)), bool), none)
+        unknown, nothing = np.full(len(given), np.nan), np.zeros(len(given), bool)
+        return Recurrence(nothing, unknown, unknown, unknown, none, level, nothing)
 
     def _remember(self, calm: BoolArray, begins: BoolArray, top: FloatArray) -> None:
         """Count what is past: an excursion that lasts may be a problem."""
