@@ -78,8 +78,9 @@ def test_a_drill_is_detected_named_and_acknowledged_on_every_tab(browser: Browse
     expect(fired).to_contain_text("firing")
 
     mine.goto(f"http://127.0.0.1:{up.port}{fired.get_attribute('data-href')}")
+    # Steps show the node within two of them, blocks of hardware the device a few seconds later.
     expect(mine.locator(".sentence")).to_contain_text(
-        re.compile(f"device 3 of {NODE}", re.IGNORECASE)
+        re.compile(f"device 3 of {NODE}", re.IGNORECASE), timeout=SOON_MS
     )
     mine.click("#act button.primary")
     expect(fired).to_contain_text(f"Acknowledged by {DEMO_ADMIN}", timeout=SOON_MS)
