@@ -34,13 +34,6 @@ from telemetry.simulate.preflight import (
     ProbeFault,
 )
 
-# Least and greatest magnitude of each kind of fault.
-MAGNITUDES = dict.fromkeys(PROBE_KINDS, (0.0, 1_000.0)) | {
-    "efa_latency": (1.0, 100.0),
-    "efa_loss": (0.0, 0.5),
-    "pair_slow": (1.0, 100.0),
-}
-
 
 def check_faults(faults: Iterable[ProbeFault], nodes: Sequence[str], instance: Instance) -> None:
     for fault in faults:
@@ -66,11 +59,11 @@ def check_faults(faults: Iterable[ProbeFault], nodes: Sequence[str], instance: I
                 "faults",
                 f"{of}: give one of the {instance.n_efa} EFA devices of {instance.name}, from 0",
             )
-        low, high = MAGNITUDES[kind]
-        if not low <= fault.magnitude <= high:
+        least, most = PROBE_KINDS[kind].least, PROBE_KINDS[kind].most
+        if not least <= fault.magnitude <= most:
             raise FieldError(
                 "faults",
-                f"{of}: magnitude {fault.magnitude:g} is out of range; give {low:g} to {high:g}",
+                f"{of}: magnitude {fault.magnitude:g} is out of range; give {least:g} to {most:g}",
             )
 
 

@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 from prometheus_client.utils import floatToGoString
 
-from fleet.costs.budgets import budget_statuses
+from fleet.costs.budgets import BudgetStatus, budget_statuses
 from fleet.costs.drift import expected_now
 from fleet.models import Alert, Delivery, FalseMarkCount, Node, Receiver, Run, SenderHeartbeat
 from fleet.ops.liveness import KEY, overdue_in
@@ -112,11 +112,20 @@ PHASE = gauge(
     "run",
     "phase",
 )
+# Kept when its steps stop.
+LASTING: Mapping[Spec, Callable[[RunNow], float | None]] = {
+    _run_spec("last_step_timestamp_seconds", "When the latest step ended, Unix time."): lambda r: (
+        r.last_step_at_s
+    ),
+    _run_spec("allreduce_limit_ratio", "Share above which the run's alert fires."): lambda r: (
+        r.run.allreduce_limit_ratio
+    ),
+    _run_spec(
+        "allreduce_resolve_ratio", "Share below which the run's alert resolves."
+    ): lambda r: r.run.allreduce_resolve_ratio,
+}
 # NaN and infinity are values that the job reported.
 LOSS = _run_spec("loss", "Training loss of the newest step that reports one.")
-LIMIT = _run_spec("allreduce_limit_ratio", "Share above which the run's alert fires.")
-RESOLVE = _run_spec("allreduce_resolve_ratio", "Share below which the run's alert resolves.")
-LAST_STEP = _run_spec("last_step_timestamp_seconds", "When the latest step ended, Unix time.")
 TOKENS = _run_spec("tokens_total", "Tokens trained.")
 STEPS = _run_spec("steps_total", "Steps made.")
 COST = _run_spec("cost_usd_total", "Dollars spent: nodes by the hour, whatever they do.")
@@ -177,20 +186,28 @@ DURATIONS = Spec(
     "How long steps took, each counted once a minute after its end.",
     ("run",),
 )
-BUDGET_LABELS = ("budget", "team", "run")
-BUDGET = gauge("trnwatch_budget_usd", "Dollars that a budget holds.", *BUDGET_LABELS)
-SPENT = gauge("trnwatch_budget_spent_usd", "Dollars spent of it so far.", *BUDGET_LABELS)
-FORECAST = gauge(
-    "trnwatch_budget_forecast_usd",
-    "Dollars that will be spent of it by its end, at the prices announced.",
-    *BUDGET_LABELS,
-)
-BURN = gauge(
-    "trnwatch_budget_cost_usd_per_hour", "Dollars per hour spent of it now.", *BUDGET_LABELS
-)
-ENDS = gauge(
-    "trnwatch_budget_end_timestamp_seconds", "When a budget ends, Unix time.", *BUDGET_LABELS
-)
+BUDGET: Mapping[Spec, Callable[[BudgetStatus], float | None]] = {
+    gauge(name, about, "budget", "team", "run"): value
+    for name, about, value in (
+        ("trnwatch_budget_usd", "Dollars that a budget holds.", lambda s: s.budget.usd),
+        ("trnwatch_budget_spent_usd", "Dollars spent of it so far.", lambda s: s.spent_usd),
+        (
+            "trnwatch_budget_forecast_usd",
+            "Dollars that will be spent of it by its end, at the prices announced.",
+            lambda s: s.forecast_usd,
+        ),
+        (
+            "trnwatch_budget_cost_usd_per_hour",
+            "Dollars per hour spent of it now.",
+            lambda s: s.usd_per_hour,
+        ),
+        (
+            "trnwatch_budget_end_timestamp_seconds",
+            "When a budget ends, Unix time.",
+            lambda s: s.budget.ends_at.timestamp(),
+        ),
+    )
+}
 NOTIFICATIONS = counter(
     "trnwatch_notifications_total",
     "Attempts that arrived or failed, and notifications given up.",
@@ -364,22 +381,22 @@ class RunCollector(Collector):
                 losses.add_metric([each.run.name], each.loss)
         yield losses
         info_spec, info_labels = with_labels(INFO, [each.run.labels for each in runs])
-        last_step, limit, resolve, tokens, cost, info = (
-            spec.family() for spec in (LAST_STEP, LIMIT, RESOLVE, TOKENS, COST, info_spec)
-        )
+        for spec, value in LASTING.items():
+            family = spec.family()
+            for each in runs:
+                add(family, value(each), each.run.name)
+            yield family
+        tokens, cost, info = (spec.family() for spec in (TOKENS, COST, info_spec))
         steps = CounterMetricFamily(STEPS.name, STEPS.help, labels=STEPS.labels)
         totals = self.hot.totals()
         for each, more in zip(runs, info_labels, strict=True):
             run = each.run
-            add(last_step, each.last_step_at_s, run.name)
-            add(limit, run.allreduce_limit_ratio, run.name)
-            add(resolve, run.allreduce_resolve_ratio, run.name)
             add(tokens, max(run.n_tokens, totals.tokens.get(run.name, 0.0)), run.name)
             n_steps = max(run.last_step, totals.steps.get(run.name, 0))
             steps.add_metric([run.name], n_steps, exemplar=_latest_step(each))
             add(cost, run.usd_by(self.now), run.name)
             add(info, 1, run.name, run.team, run.model, run.instance_type, run.phase, *more)
-        yield from (last_step, limit, resolve, tokens, steps, cost, info)
+        yield from (tokens, steps, cost, info)
         yield from cost_families(runs)
 
 
@@ -490,21 +507,18 @@ class BudgetCollector(Collector):
 
     now: datetime
 
-    def collect(self) -> Iterable[Metric]:
-        families = held, spent, forecast, burn, ends = [
-            spec.family() for spec in (BUDGET, SPENT, FORECAST, BURN, ENDS)
+    def collect(self) -> Iterator[Metric]:
+        current = [
+            status
+            for status in budget_statuses(now=self.now)
+            if status.budget.starts_at <= self.now < status.budget.ends_at
         ]
-        for status in budget_statuses(now=self.now):
-            budget = status.budget
-            if not budget.starts_at <= self.now < budget.ends_at:
-                continue
-            labels = (str(budget.pk), budget.team, budget.run.name if budget.run else "")
-            add(held, budget.usd, *labels)
-            add(spent, status.spent_usd, *labels)
-            add(forecast, status.forecast_usd, *labels)
-            add(burn, status.usd_per_hour, *labels)
-            add(ends, budget.ends_at.timestamp(), *labels)
-        return families
+        for spec, value in BUDGET.items():
+            family = spec.family()
+            for status in current:
+                budget, run = status.budget, status.budget.run
+                add(family, value(status), str(budget.pk), budget.team, run.name if run else "")
+            yield family
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -1,6 +1,6 @@
 """Ground truth of a scenario: its faults, their effect, and how long it lasts."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -8,26 +8,16 @@ import numpy as np
 
 from telemetry import catalog
 from telemetry.blocks import FloatArray
-from telemetry.simulate.faults import slowdown
+from telemetry.simulate.faults import FAULTS, SLOW_COMPUTE, slowdown
 from telemetry.simulate.hardware import PACKET_BYTES
 from telemetry.simulate.inputs import Inputs
 from telemetry.simulate.plan import Fault, Plan
-from telemetry.simulate.script import SLOW_COMPUTE, script_of, strengths
+from telemetry.simulate.script import script_of, strengths
 from telemetry.simulate.shard import RunClock, clock_at, played_steps, start_clock
 from telemetry.simulate.step_model import step_plan
 
 # A fault counts that makes steps longer by this, or that the hardware of its tier shows.
 COUNTS_FROM_RATIO = 1.05
-# Hardware shows a kind of fault from this magnitude on; docs/drills.md says why.
-SHOWN_FROM: Mapping[str, float] = {
-    "efa_latency": 1.5,
-    "efa_loss": 0.002,
-    "efa_down": 0,
-    "hbm_slow": 1.25,
-    "ecc_uncorrected": 0,
-    "node_silent": 0,
-    "node_crash": 0,
-}
 # A silence is shown from this on: nodes may be late. A fault that comes and goes is shown by what
 # is reported at least twice while it is on.
 SILENT_S, SILENT_REPORTS, ON_S, ON_REPORTS = 30.0, 4, 10.0, 2
@@ -78,7 +68,8 @@ class FaultTruth:
 
 def is_shown_by_hardware(fault: Fault, inputs: Inputs) -> bool:
     """Whether hardware metrics show enough of a fault to find it, whatever it costs."""
-    if fault.kind not in SHOWN_FROM or not inputs.agent:
+    shown_from = FAULTS[fault.kind].shown_from
+    if shown_from is None or not inputs.agent:
         return False
     every_s = float(inputs.agent_every_s)
     lasts_s, least_s = fault.duration_s, 0.0
@@ -97,7 +88,7 @@ def is_shown_by_hardware(fault: Fault, inputs: Inputs) -> bool:
     total_s = sum(end - start for start, end, _ in parts)
     mean = sum((end - start) * magnitude for start, end, magnitude in parts) / total_s
     size = slowdown(mean) if fault.kind == "hbm_slow" else mean
-    return lasts_s >= least_s and size >= SHOWN_FROM[fault.kind]
+    return lasts_s >= least_s and size >= shown_from
 
 
 def right_causes(fault: Fault, inputs: Inputs, *, is_one_core: bool) -> tuple[str, ...]:

@@ -9,13 +9,12 @@ import numpy as np
 from fleet.alerts.evidence import Evidence
 from fleet.models import Alert
 from fleet.simulation.ground_truth import FaultTruth
+from telemetry.simulate.faults import FAULTS
 from telemetry.units import DAY_S
 
 # An alert may come a little after the fault is over; a crash also costs the restart.
 GRACE_S = 60.0
 RESTART_S = 180.0
-# Kinds that slow several machines equally: naming one of them is not required.
-OF_MANY = ("seq_imbalance", "stage_imbalance")
 
 
 @dataclass(slots=True)
@@ -134,7 +133,7 @@ def is_place_right(truth: FaultTruth, firing: Firing) -> bool:
     is named must be the right one; it need not be named.
     """
     accused = set(firing.accused)
-    if not truth.nodes or truth.fault.kind in OF_MANY:
+    if not truth.nodes or FAULTS[truth.fault.kind].of_many:
         return not accused
     if len(truth.nodes) > 1:
         return accused <= set(truth.nodes) and 2 * len(accused) >= len(truth.nodes)

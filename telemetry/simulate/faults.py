@@ -17,6 +17,11 @@ class FaultKind:
     ``device_part`` is the kind of part that ``device`` numbers; None without a device.
     ``magnitude_unit`` None: the magnitude is ignored.
     ``scope``: the fault affects a node, the whole run, or either.
+    ``slows_compute``: the hardware computes slower; the magnitude is one of `slowdown`.
+    ``flickers``: a step meets a share of it where it comes and goes within few steps.
+    ``of_many``: it slows several machines equally, so none of them need be named.
+    ``shown_from``: hardware shows it from this magnitude on, whatever it costs (docs/drills.md
+    says why); None: it does not.
     """
 
     name: str
@@ -28,6 +33,10 @@ class FaultKind:
     high: float
     help: str
     scope: Scope = "node"
+    slows_compute: bool = False
+    flickers: bool = False
+    of_many: bool = False
+    shown_from: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,36 +61,45 @@ _SLOWER = "Slowdown factor. Values below 1 are the remaining speed."
 
 _FAULTS = (
     FaultKind("efa_latency", "High EFA latency", "efa", "factor", 6, 1, 100,
-              "Factor on the usual latency.", "any"),
+              "Factor on the usual latency.", "any", flickers=True, shown_from=1.5),
     FaultKind("efa_loss", "EFA packet loss", "efa", "ratio", 0.05, 0, 0.5,
-              "Share of packets that are retransmitted.", "any"),
+              "Share of packets that are retransmitted.", "any", flickers=True, shown_from=0.002),
     FaultKind("efa_down", "EFA device down", "efa", None, 1, 0, 1,
-              "No magnitude. The device carries no traffic."),
-    FaultKind("slow_core", "Slow core", "core", "factor", 1.5, 0.1, 20, _SLOWER),
+              "No magnitude. The device carries no traffic.", shown_from=0),
+    FaultKind("slow_core", "Slow core", "core", "factor", 1.5, 0.1, 20,
+              _SLOWER, slows_compute=True, flickers=True),
     FaultKind("hbm_slow", "Low HBM bandwidth", "device", "factor", 0.5, 0.05, 20,
-              "Remaining share of the bandwidth. Values above 1 are a slowdown factor.", "any"),
+              "Remaining share of the bandwidth. Values above 1 are a slowdown factor.", "any",
+              slows_compute=True, flickers=True, shown_from=1.25),
     FaultKind("throttle", "Throttled accelerator", "device", "factor", 1.5, 0.1, 20,
-              _SLOWER, "any"),
+              _SLOWER, "any", slows_compute=True, flickers=True),
     FaultKind("input_stall", "Slow input", None, "s", 2, 0, 3600,
-              "Seconds that each step waits for its data.", "any"),
+              "Seconds that each step waits for its data.", "any", flickers=True),
     FaultKind("checkpoint_slow", "Slow checkpoints", None, "factor", 5, 1, 1000,
               "Factor on the usual duration. A checkpoint starts with the fault.", "any"),
     FaultKind("recompile", "Unplanned recompilation", None, "s", 300, 1, DAY_S,
               "Seconds without a step.", "run"),
     FaultKind("ecc_uncorrected", "Uncorrected ECC errors", "device", "per minute",
-              6, 0.01, 10_000, "Errors per minute."),
+              6, 0.01, 10_000, "Errors per minute.", shown_from=0),
     FaultKind("node_silent", "Telemetry stops", None, None, 1, 0, 1,
-              "No magnitude. Training continues."),
+              "No magnitude. Training continues.", shown_from=0),
     FaultKind("node_crash", "Node crash", None, None, 1, 0, 1,
-              "No magnitude. The run hangs, then restarts from its last checkpoint."),
+              "No magnitude. The run hangs, then restarts from its last checkpoint.",
+              shown_from=0),
     FaultKind("hang", "Hang in a collective", None, None, 1, 0, 1,
               "No magnitude. No step completes while it lasts."),
     FaultKind("seq_imbalance", "Uneven sequence lengths", None, "ratio", 0.8, 0, 20,
-              "Extra compute time of the slowest worker of a step.", "run"),
+              "Extra compute time of the slowest worker of a step.", "run",
+              flickers=True, of_many=True),
     FaultKind("stage_imbalance", "Long pipeline stage", None, "ratio", 0.5, 0, 20,
-              "Extra compute time of the nodes of the long stage.", "any"),
+              "Extra compute time of the nodes of the long stage.", "any", of_many=True),
 )  # fmt: skip
 FAULTS: Mapping[str, FaultKind] = {kind.name: kind for kind in _FAULTS}
+SLOW_COMPUTE = frozenset(kind.name for kind in _FAULTS if kind.slows_compute)
+# Those of hardware slow the step under way; what a step consists of changes with the next one.
+HARDWARE_KINDS = frozenset(
+    kind.name for kind in _FAULTS if kind.slows_compute or kind.device_part == "efa"
+)
 
 _BENIGN = (
     BenignKind("checkpoint", "Checkpoint", "run", None, None, 1, 0, 1,

@@ -8,8 +8,9 @@ import numpy as np
 
 from telemetry import catalog
 from telemetry.blocks import FloatArray, IntArray
+from telemetry.simulate.faults import SLOW_COMPUTE
 from telemetry.simulate.noise import Floats, TickNoise
-from telemetry.simulate.script import SLOW_COMPUTE, Script, core_factor, window_of
+from telemetry.simulate.script import Script, core_factor, window_of
 from telemetry.simulate.timeline import RUN_PHASES, TRAINING, TimelineRows
 from telemetry.units import DAY_S
 

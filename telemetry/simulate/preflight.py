@@ -6,10 +6,10 @@ do not depend on the seed; only the scatter of probes does.
 """
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import msgspec
 import numpy as np
@@ -24,19 +24,46 @@ from telemetry.simulate.hardware import PROBE_S, RETRANSMIT_RATIO
 from telemetry.simulate.noise import mixed, stream, windows
 from telemetry.simulate.script import Act, efa_stretch
 
-# The faults that preflights must find, with their usual magnitude. Drills inject some of them.
-PROBE_KINDS = {
-    "efa_latency": 6.0,
-    "efa_loss": 0.05,
-    "efa_down": 1.0,
-    "ecc_uncorrected": 6.0,
-    "pair_slow": 3.0,
-    "pair_silent": 1.0,
-    "chip_missing": 1.0,
-    "rest_moving": 12.0,
+
+@dataclass(frozen=True, slots=True)
+class ProbeKind:
+    """A kind of fault that preflights must find. Drills inject some of them.
+
+    ``second`` is what it is of beside a node: a device of EFA, or another node.
+    """
+
+    help: str
+    usual: float
+    least: float = 0.0
+    most: float = 1_000.0
+    second: Literal["", "DEVICE", "NODE"] = ""
+    has_strength: bool = True
+
+
+PROBE_KINDS: Mapping[str, ProbeKind] = {
+    "efa_latency": ProbeKind(
+        "an EFA device answers STRENGTH times later", 6.0, 1.0, 100.0, second="DEVICE"
+    ),
+    "efa_loss": ProbeKind(
+        "an EFA device sends this share of its packets again", 0.05, 0.0, 0.5, second="DEVICE"
+    ),
+    "efa_down": ProbeKind(
+        "an EFA device does not answer", 1.0, second="DEVICE", has_strength=False
+    ),
+    "ecc_uncorrected": ProbeKind("uncorrectable memory errors per minute", 6.0),
+    "pair_slow": ProbeKind(
+        "two nodes are STRENGTH times slower to each other", 3.0, 1.0, 100.0, second="NODE"
+    ),
+    "pair_silent": ProbeKind(
+        "two nodes cannot reach each other", 1.0, second="NODE", has_strength=False
+    ),
+    "chip_missing": ProbeKind("number of accelerators that the node lacks", 1.0),
+    "rest_moving": ProbeKind("packets dropped while nothing runs", 12.0),
 }
-EFA_KINDS = ("efa_latency", "efa_loss", "efa_down")
-PAIR_KINDS = ("pair_slow", "pair_silent")
+EFA_KINDS, PAIR_KINDS = (
+    tuple(kind for kind, traits in PROBE_KINDS.items() if traits.second == second)
+    for second in ("DEVICE", "NODE")
+)
 
 
 class ProbeFault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -53,10 +80,9 @@ class ProbeFault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         cls, kind: str, node: str, *, magnitude: float | None = None, **place: Any
     ) -> Self:
         """Build a fault; without a magnitude it has the usual one of its kind."""
-        usual = PROBE_KINDS.get(kind, 1.0)
-        return cls(
-            kind=kind, node=node, magnitude=usual if magnitude is None else magnitude, **place
-        )
+        if magnitude is None:
+            magnitude = PROBE_KINDS[kind].usual if kind in PROBE_KINDS else 1.0
+        return cls(kind=kind, node=node, magnitude=magnitude, **place)
 
 
 # Nodes of one rack are a hop nearer to each other. The name of a node decides its rack.

@@ -12,7 +12,13 @@ from numpy.typing import NDArray
 from telemetry import catalog
 from telemetry.blocks import FloatArray, IntArray
 from telemetry.catalog import Instance
-from telemetry.simulate.faults import BENIGN, FAULTS, slowdown
+from telemetry.simulate.faults import (
+    BENIGN,
+    FAULTS,
+    HARDWARE_KINDS,
+    SLOW_COMPUTE,
+    slowdown,
+)
 from telemetry.simulate.noise import mixed, stream, windows
 from telemetry.simulate.plan import Benign, Fault, Plan, RunSpec
 from telemetry.simulate.step_model import StepPlan, exposed_allreduce_s, step_plan
@@ -31,10 +37,6 @@ N_RAMP_STEPS = 32
 # What a step meets of a fault that comes and goes within few steps is known to this share.
 N_LEVELS = 32
 FLICKER_STEPS = 4.0
-SLOW_COMPUTE = ("slow_core", "throttle", "hbm_slow")
-# Hardware that slows the step under way; what a step consists of changes with the next one.
-HARDWARE_KINDS = frozenset({*SLOW_COMPUTE, "efa_latency", "efa_loss", "efa_down"})
-FLICKERING = (*SLOW_COMPUTE, "efa_latency", "efa_loss", "input_stall", "seq_imbalance")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -176,7 +178,7 @@ class Script:
         )
         self.acts += acts
         is_short = fault.on_s is not None and fault.on_s < FLICKER_STEPS * self.step_plan.step_s
-        if is_short and fault.kind in FLICKERING:
+        if is_short and FAULTS[fault.kind].flickers:
             self.flickers += (flicker_of(fault, acts),)
         else:
             self._paced += acts

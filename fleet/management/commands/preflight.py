@@ -11,7 +11,6 @@ from django.core.management.base import CommandError, CommandParser
 from fleet.checks.preflight_files import judge_files, read_files
 from fleet.checks.preflight_text import collectives_json, reasons, sentences
 from fleet.checks.preflights import (
-    MAGNITUDES,
     load_measured,
     load_result,
     request_preflight,
@@ -21,19 +20,9 @@ from fleet.management.cli import PlainCommand
 from fleet.models import Preflight, Run
 from telemetry.checks.preflight import PreflightResult
 from telemetry.errors import FieldError
-from telemetry.simulate.preflight import EFA_KINDS, PAIR_KINDS, PROBE_KINDS, ProbeFault
+from telemetry.simulate.preflight import PROBE_KINDS, ProbeFault
 
 NOT_PASSED = 1
-FAULT_HELP = {
-    "efa_latency": "an EFA device answers STRENGTH times later",
-    "efa_loss": "an EFA device sends this share of its packets again",
-    "efa_down": "an EFA device does not answer",
-    "ecc_uncorrected": "uncorrectable memory errors per minute",
-    "pair_slow": "two nodes are STRENGTH times slower to each other",
-    "pair_silent": "two nodes cannot reach each other",
-    "chip_missing": "number of accelerators that the node lacks",
-    "rest_moving": "packets dropped while nothing runs",
-}
 
 
 def option_of(kind: str) -> str:
@@ -59,18 +48,19 @@ class Command(PlainCommand):
         faults = parser.add_argument_group(
             "faults", "Inject a fault that must be found (simulated nodes). Repeat for more."
         )
-        for kind, usual in PROBE_KINDS.items():
-            second = " DEVICE" if kind in EFA_KINDS else " NODE" if kind in PAIR_KINDS else ""
-            low, high = MAGNITUDES[kind]
-            has_strength = kind not in ("efa_down", "pair_silent")
-            strength = f" (STRENGTH {low:g} to {high:g}, default {usual:g})"
+        for name, kind in PROBE_KINDS.items():
+            strength = (
+                f" (STRENGTH {kind.least:g} to {kind.most:g}, default {kind.usual:g})"
+                if kind.has_strength
+                else ""
+            )
             faults.add_argument(
-                option_of(kind),
+                option_of(name),
                 action="append",
                 nargs="+",
                 default=[],
-                metavar=(f"NODE{second}", "STRENGTH"),
-                help=f"{FAULT_HELP[kind]}{strength if has_strength else ''}",
+                metavar=(f"NODE {kind.second}".rstrip(), "STRENGTH"),
+                help=kind.help + strength,
             )
 
     def handle(self, *, json: bool, **options: Any) -> None:
@@ -114,27 +104,25 @@ class Command(PlainCommand):
 
 def injected_faults(options: Mapping[str, Sequence[Sequence[str]]]) -> Iterator[ProbeFault]:
     """Read the faults that the options name; FieldError names the option that is wrong."""
-    for kind, usual in PROBE_KINDS.items():
-        is_of_device, is_of_pair = kind in EFA_KINDS, kind in PAIR_KINDS
-        n_names = 2 if is_of_device or is_of_pair else 1
-        for node, *rest in options[kind]:
+    for name, kind in PROBE_KINDS.items():
+        n_names = 2 if kind.second else 1
+        for node, *rest in options[name]:
             names, strength = rest[: n_names - 1], rest[n_names - 1 :]
-            second = "DEVICE" if is_of_device else "NODE"
             try:
                 if len(names) < n_names - 1 or len(strength) > 1:
                     raise ValueError
                 yield ProbeFault(
-                    kind=kind,
+                    kind=name,
                     node=node,
-                    peer=names[0] if is_of_pair else None,
-                    device=int(names[0]) if is_of_device else None,
-                    magnitude=float(strength[0]) if strength else usual,
+                    peer=names[0] if kind.second == "NODE" else None,
+                    device=int(names[0]) if kind.second == "DEVICE" else None,
+                    magnitude=float(strength[0]) if strength else kind.usual,
                 )
             except ValueError as error:
-                expected = f"NODE {second} [STRENGTH]" if n_names > 1 else "NODE [STRENGTH]"
+                expected = " ".join(filter(None, ("NODE", kind.second, "[STRENGTH]")))
                 text = " ".join([node, *rest])
                 raise FieldError(
-                    option_of(kind), f"{text[:60]!r} is wrong; give {expected}"
+                    option_of(name), f"{text[:60]!r} is wrong; give {expected}"
                 ) from error
 
 

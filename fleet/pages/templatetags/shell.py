@@ -67,10 +67,10 @@ def nav_link(context: template.Context, name: str, words: str, icon: str) -> Saf
     )
 
 
-@register.simple_tag(takes_context=True)
-def current_among(context: template.Context, *names: str) -> str:
-    """Whether the current page is one of the menu's pages, or below one."""
-    return "page" if any(_is_here(context, _url(name)) for name in names) else ""
+@register.simple_block_tag
+def captured(content: SafeString) -> SafeString:
+    """Keep what is between the tags: ``{% captured as links %}``."""
+    return content
 
 
 def _is_here(context: template.Context, url: str) -> bool:

@@ -100,11 +100,12 @@ def test_budgets_of_now_are_reported_with_their_forecast(run: Run) -> None:
 
     team = (str(Budget.objects.get(usd=1000).pk), "LLM", "")
     runs = (str(mine.pk), "", "llama")
-    assert values_of(families, collectors.BUDGET) == {team: 1000.0, runs: 10.0}
-    assert values_of(families, collectors.SPENT)[team] == pytest.approx(172, rel=1e-3)
-    assert values_of(families, collectors.FORECAST)[runs] == pytest.approx(26 * 86, rel=1e-3)
-    assert values_of(families, collectors.BURN)[team] == 86.0
-    assert values_of(families, collectors.ENDS)[team] == pytest.approx((now + DAY).timestamp())
+    held, spent_of_it, forecast, burn, end = collectors.BUDGET
+    assert values_of(families, held) == {team: 1000.0, runs: 10.0}
+    assert values_of(families, spent_of_it)[team] == pytest.approx(172, rel=1e-3)
+    assert values_of(families, forecast)[runs] == pytest.approx(26 * 86, rel=1e-3)
+    assert values_of(families, burn)[team] == 86.0
+    assert values_of(families, end)[team] == pytest.approx((now + DAY).timestamp())
 
 
 def test_alerts_are_reported_by_run_and_by_those_of_its_nodes(run: Run, limping: Node) -> None:

@@ -12,11 +12,9 @@ from fleet.metrics.collectors import (
     COST,
     FIRING,
     INFO,
-    LAST_STEP,
-    LIMIT,
+    LASTING,
     NODE_INFO,
     PACE,
-    RESOLVE,
     STEPS,
     TOKENS,
     UNACKNOWLEDGED,
@@ -27,13 +25,11 @@ from tests.helpers import steps
 
 DOCUMENT = Path(__file__).parents[3] / "docs/metrics.md"
 REPORTED = (
-    LIMIT,
-    RESOLVE,
+    *LASTING,
     TOKENS,
     STEPS,
     COST,
     INFO,
-    LAST_STEP,
     NODE_INFO,
     FIRING,
     UNACKNOWLEDGED,

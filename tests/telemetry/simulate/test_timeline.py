@@ -6,8 +6,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from telemetry.simulate.faults import HARDWARE_KINDS
 from telemetry.simulate.plan import Benign, Fault, Plan
-from telemetry.simulate.script import HARDWARE_KINDS, Act, Conditions, conditions, script_of
+from telemetry.simulate.script import Act, Conditions, conditions, script_of
 from telemetry.simulate.step_model import FIRST_STEPS
 from telemetry.simulate.timeline import steps_under
 from telemetry.steps import PHASES
