@@ -11,7 +11,7 @@ from telemetry.detect.inputs import DetectionInput
 from telemetry.detect.steps import AFTER_PAUSE, N_SINCE, PAUSE_S, SAME_RATIO
 from telemetry.evidence.noise import BoolArray
 from telemetry.statistics.peers import median, middle, noise
-from telemetry.steps import StepBatch
+from telemetry.steps import StepBatch, once
 
 # How many of the newest steps describe the present.
 NEWEST_STEPS = 5
@@ -43,6 +43,7 @@ def alike(
     return np.asarray(same & (step - first[np.maximum(since, 0)] >= AFTER_PAUSE))
 
 
+@once
 def comparable(steps: StepBatch) -> StepBatch:
     """Keep the steps that are `alike`; all while there are none."""
     rows = alike(

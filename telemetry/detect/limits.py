@@ -67,9 +67,10 @@ def limits_json(steps: Steps) -> dict[str, Any] | None:
 def limits_of(steps: Steps) -> Limits | None:
     """Return what can be found in the steps of a run; None before its usual step is known."""
     plan = steps.plan
-    test = plan.tests.get("step") if plan is not None else None
-    seen = test.sensitivity() if test is not None else None
-    if plan is None or seen is None:
+    if plan is None or plan.test is None:
+        return None
+    seen = plan.test.sensitivity(plan.cells["step"])
+    if seen is None:
         return None
     steps_per_value = max(1, math.ceil(LEAST_S / plan.usual_s))
     value_s = steps_per_value * plan.usual_s
@@ -80,7 +81,7 @@ def limits_of(steps: Steps) -> Limits | None:
     if found is None:
         return None
     needed = math.ceil(values_until_found(math.log1p(found), seen))
-    of_worker = plan.tests["own"].sensitivity() if "own" in plan.tests else None
+    of_worker = plan.test.sensitivity(plan.cells["own"]) if "own" in plan.cells else None
     return Limits(
         scatter_ratio=scatter(seen.scale, seen.df),
         slowdown_ratio=found,

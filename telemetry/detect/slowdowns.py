@@ -134,6 +134,9 @@ class RunWatch:
         )
         self.shares = Shares()
         self.problems: list[Tracked] = []
+        # The same as findings show them, and what could be found in the run.
+        self.shown: list[Problem] = []
+        self._limits: Mapping[str, Any] | None = None
         # Times of problems of a run without step reports: since when one is open, from and to.
         self._open_s: float | None = None
         self.over: list[tuple[float, float]] = []
@@ -160,6 +163,8 @@ class RunWatch:
         self.steps.is_calm = not self.problems
         plan = self.steps.plan
         is_new = self.steps.update(inputs.steps, inputs.now_s, earlier=inputs.earlier)
+        if is_new:
+            self._limits = None
         if self.steps.plan is not plan:
             # What was usual was usual of other work.
             for problem in self.problems:
@@ -169,8 +174,14 @@ class RunWatch:
         if len(steps) and steps.is_timed_now:
             self.shares.update(inputs, steps.timed, is_open=is_share_open)
         is_new |= self.shares.is_open != was_open
-        if not (self.parts.update(inputs) or is_new):
-            return
+        if self.parts.update(inputs) or is_new:
+            self._follow(inputs)
+            if self.problems and self._limits is None:
+                self._limits = limits_json(self.steps)
+            self.shown = [_problem(inputs, each, self._limits) for each in self.problems]
+
+    def _follow(self, inputs: DetectionInput) -> None:
+        """See with what is new which problems last, and which have begun."""
         shifts = self.shifts
         for problem in self.problems:
             self._reconsider(inputs, problem)
@@ -407,8 +418,7 @@ def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) 
     if watch is None or watch.parts.is_stale(inputs.now_s):
         watch = watches[inputs.run] = RunWatch(inputs)
     watch.update(inputs, is_share_open=SHARE in open_rules)
-    limits = limits_json(watch.steps) if watch.problems else None
-    found = [_problem(inputs, each, limits) for each in watch.problems]
+    found = [*watch.shown]
     steps = inputs.steps.reported
     saving = find_slow_checkpoint(inputs, comparable(steps))
     found += saving

@@ -35,7 +35,7 @@ from telemetry.units import DAY_S
 RUN = ("step", "compute", "transfer", "input", "wait", "other", "uneven")
 # Of these a rise by itself is a shift; the others tell causes apart.
 TESTED = RUN[1:5]
-# Tests of the run; of the others each cell is a worker or a stage.
+# Cells of the run; of the others each is of a worker or a stage.
 OF_RUN = ("step", "drift", "run")
 # Without a value for so long, what a trace showed says nothing of now.
 STALE_S = 60.0
@@ -129,7 +129,9 @@ class Plan:
     own_s: FloatArray | None = None
     # What was usual when drift began to be tested.
     anchor: Baseline | None = None
-    tests: dict[str, EvidenceTest] = field(default_factory=dict)
+    # One test of all quantities, and the cells of each.
+    test: EvidenceTest | None = None
+    cells: dict[str, slice] = field(default_factory=dict)
     recurring: dict[str, RecurrenceTest] = field(default_factory=dict)
     # The first values, until there are enough to know the usual step.
     waiting: list["Value"] = field(default_factory=list)
@@ -193,8 +195,8 @@ class Steps:
     def accept(self, false_per_year: float) -> None:
         """Set the budget of all tests together: other runs have come or gone."""
         self.false_per_year = false_per_year
-        for test in self.plan.tests.values() if self.plan is not None else ():
-            test.accept(false_per_year)
+        if self.plan is not None and self.plan.test is not None:
+            self.plan.test.accept(false_per_year)
 
     @property
     def shifts(self) -> list[Shift]:
@@ -273,17 +275,16 @@ class Steps:
         plan.own_s = value.own_s
         if np.isnan(value.step_s) or value.step_s <= SHORTEST_S:
             return
-        if not plan.tests:
+        if plan.test is None:
             plan.waiting.append(value)
             if len(plan.waiting) < FIRST_VALUES:
                 return
             # The first step of a process may take several times as long.
             plan.usual_s = float(np.median([each.step_s for each in plan.waiting]))
-            plan.tests = self._tests(plan)
-            plan.recurring = self._recurring(plan)
+            plan.test = self._begin(plan)
         for each in plan.waiting or [value]:
             self._keep(plan, each)
-            self._test(plan, each)
+            self._test(plan, plan.test, each)
         plan.waiting = []
 
     def _plan_of(self, rows: StepBatch) -> Plan:
@@ -299,49 +300,44 @@ class Steps:
     def _new_plan(self, rows: StepBatch) -> Plan:
         return Plan(_reporting(rows), float(_or_zero(rows.tokens[-1])), self.n_stages)
 
-    def _tests(self, plan: Plan) -> dict[str, EvidenceTest]:
-        """Return tests that know nothing but the usual step."""
+    def _begin(self, plan: Plan) -> EvidenceTest:
+        """Return a test that knows nothing but the usual step."""
         n = len(plan.workers)
         scale = float(step_scale(np.log(np.array([plan.usual_s])))[0])
-        share = partial(
-            Quantity, may_be_zero=True, prior_scale=partial(np.full_like, fill_value=scale)
-        )
         peers = partial(
             Quantity,
             may_be_zero=True,
-            prior_scale=partial(np.full_like, fill_value=WORKER_SCALE),
+            prior_scale=WORKER_SCALE,
             young_reach=OFFSET_REACH,
             pooled=True,
         )
         cells = {
-            "step": (1, Quantity("step")),
-            "drift": (1, Quantity("step", anchored=True, young_reach=DRIFT_REACH)),
-            "run": (len(TESTED), share("run")),
+            "step": (Quantity("step"), 1),
+            "drift": (Quantity("step", anchored=True, young_reach=DRIFT_REACH), 1),
+            "run": (Quantity("run", may_be_zero=True, prior_scale=scale), len(TESTED)),
         }
         if n > 1:
-            cells["own"] = (n, peers("own", start=0.0))
-            cells["own_input"] = (n, peers("own_input", start=0.0))
+            cells["own"] = (peers("own", start=0.0), n)
+            cells["own_input"] = (peers("own_input", start=0.0), n)
         if self.n_stages > 1:
-            cells["stage"] = (self.n_stages, peers("stage"))
-        looks = sum(n for n, _ in cells.values()) * YEAR_S / max(plan.usual_s, LEAST_S)
-        return {
-            name: EvidenceTest(
-                (n_cells,),
-                looks_per_year=looks,
-                false_per_year=self.false_per_year,
-                quantity=quantity,
-            )
-            for name, (n_cells, quantity) in cells.items()
-        }
-
-    def _recurring(self, plan: Plan) -> dict[str, RecurrenceTest]:
-        """Return tests of long values that come again and again: of the step, and of workers."""
-        sizes = {name: plan.tests[name].shape[0] for name in RECURRING if name in plan.tests}
-        looks = sum(sizes.values()) * YEAR_S / max(plan.usual_s, LEAST_S)
-        return {
+            cells["stage"] = (peers("stage"), self.n_stages)
+        quantities: list[Quantity] = []
+        for name, (quantity, n_cells) in cells.items():
+            plan.cells[name] = slice(len(quantities), len(quantities) + n_cells)
+            quantities += [quantity] * n_cells
+        values_per_year = YEAR_S / max(plan.usual_s, LEAST_S)
+        n_again = {name: cells[name][1] for name in RECURRING if name in cells}
+        looks = sum(n_again.values()) * values_per_year
+        plan.recurring = {
             name: RecurrenceTest(n, looks_per_year=looks, false_per_year=self.false_per_year)
-            for name, n in sizes.items()
+            for name, n in n_again.items()
         }
+        return EvidenceTest(
+            (len(quantities),),
+            looks_per_year=len(quantities) * values_per_year,
+            false_per_year=self.false_per_year,
+            quantity=quantities,
+        )
 
     def _keep(self, plan: Plan, value: Value) -> None:
         plan.ended_s.add(value.at_s)
@@ -350,7 +346,7 @@ class Steps:
         plan.of_run.add(np.concatenate(run) / plan.usual_s)
         plan.of_worker.add(value.workers / plan.usual_s)
 
-    def _test(self, plan: Plan, value: Value) -> None:
+    def _test(self, plan: Plan, test: EvidenceTest, value: Value) -> None:
         values = {
             "step": np.array([value.step_s]),
             "drift": np.array([value.step_s]),
@@ -359,31 +355,34 @@ class Steps:
             "own_input": value.workers[:, 1] / plan.usual_s,
             "stage": value.stages / plan.usual_s,
         }
-        for name, test in plan.tests.items():
-            usual = test.state.noise.reference
-            found = test.update(
-                values[name], value.began_s, n_steps=value.n_steps, is_calm=self.is_calm
-            )
+        usual = test.state.noise.reference.copy()
+        found = test.update(
+            np.concatenate([values[name] for name in plan.cells]),
+            value.began_s,
+            n_steps=value.n_steps,
+            is_calm=self.is_calm,
+        )
+        shows = found.is_open & (test.state.at_s >= value.began_s - STALE_S)
+        for name, cells in plan.cells.items():
             if name in plan.recurring:
                 excess = (
-                    values[name] / np.exp(usual) - 1.0 if name == "step" else values[name] - usual
+                    values[name] / np.exp(usual[cells]) - 1.0
+                    if name == "step"
+                    else values[name] - usual[cells]
                 )
-                self._again(plan.recurring[name], name, excess, value.began_s, ~found.is_open)
+                calm = ~found.is_open[cells]
+                self._again(plan.recurring[name], name, excess, value.began_s, calm)
             self._shifts[name] = tuple(
                 Shift(
-                    TESTED[cell] if name == "run" else test.quantity.name,
-                    None if name in OF_RUN else int(cell),
+                    TESTED[at] if name == "run" else "step" if name == "drift" else name,
+                    None if name in OF_RUN else int(at),
                     None,
-                    float(found.onset_s[cell]),
-                    float(found.shift[cell]),
-                    float(found.nats[cell]),
-                    float(found.level_nats[cell]),
+                    *(float(each[cells][at]) for each in (found.onset_s, found.shift)),
+                    *(float(each[cells][at]) for each in (found.nats, found.level_nats)),
                 )
-                for cell in np.flatnonzero(
-                    found.is_open & (test.state.at_s >= value.began_s - STALE_S)
-                )
+                for at in np.flatnonzero(shows[cells])
             )
-        if plan.anchor is None and plan.tests["drift"].state.noise.n_chunks[0]:
+        if plan.anchor is None and test.state.noise.n_chunks[plan.cells["drift"]][0]:
             plan.anchor = self.baseline(math.inf)
 
     def _again(
@@ -407,7 +406,7 @@ class Steps:
     def baseline(self, before_s: float) -> Baseline | None:
         """Return what was usual before a moment; None without a plan."""
         plan = self.plan
-        if plan is None or not plan.tests:
+        if plan is None or plan.test is None:
             return None
         if before_s in [drift.onset_s for drift in self._shifts.get("drift", ())]:
             return plan.anchor
@@ -439,7 +438,7 @@ class Steps:
         Of what comes `again` and again, in its long values.
         """
         plan = self.plan
-        if plan is None or not plan.tests:
+        if plan is None or plan.test is None:
             return {}
         counts = plan.began_s >= since_s
         if again is not None and again.node is None:

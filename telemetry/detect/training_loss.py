@@ -1,6 +1,7 @@
 """Rules about the loss that a job reports: loss_not_finite and loss_spike."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from telemetry.detect.findings import LEAD_S, Finding
 from telemetry.detect.inputs import DetectionInput
 from telemetry.detect.rules import RULES
 from telemetry.statistics.bootstrap import student_quantile
-from telemetry.steps import StepBatch, is_not_finite, is_reported
+from telemetry.steps import StepBatch, is_not_finite, is_reported, once
 from telemetry.units import DAY_S
 
 NOT_FINITE, SPIKE = "loss_not_finite", "loss_spike"
@@ -76,14 +77,12 @@ def loss_spike(inputs: DetectionInput) -> list[Finding]:
     Each loss is compared with the median of the few before it. How far such distances reach by
     chance follows from those of the run itself.
     """
-    steps = inputs.steps[np.isfinite(inputs.steps.loss)]
-    # The newest loss: of three, so that a single step neither fires nor resolves.
-    newest = float(np.median(steps.loss[-3:])) if len(steps) else math.nan
+    newest = _newest_loss(inputs.steps)
     seen = _held(inputs, SPIKE)
-    if seen and len(steps):
+    if seen and not math.isnan(newest):
         seen["loss"] = newest
-    elif len(steps) >= ENOUGH_DISTANCES + N_BEFORE:
-        seen = _last_rise(steps)
+    elif not seen:
+        seen = dict(_last_rise(inputs.steps))
     if not seen or not newest - seen["baseline_loss"] > seen["limit_loss"] / 2:
         return []
     over = (seen["loss"] - seen["baseline_loss"]) / seen["limit_loss"]
@@ -91,8 +90,19 @@ def loss_spike(inputs: DetectionInput) -> list[Finding]:
     return [_finding(inputs, SPIKE, seen["onset_s"], over, kept)]
 
 
-def _last_rise(steps: StepBatch) -> dict[str, Any]:
+@once
+def _newest_loss(steps: StepBatch) -> float:
+    """Return the newest loss, NaN without one: of three, so that one step changes nothing."""
+    known = steps.loss[np.isfinite(steps.loss)][-3:]
+    return float(np.median(known)) if len(known) else math.nan
+
+
+@once
+def _last_rise(steps: StepBatch) -> Mapping[str, Any]:
     """Return the rise that lasts and stands out most; empty where chance explains it."""
+    steps = steps[np.isfinite(steps.loss)]
+    if len(steps) < ENOUGH_DISTANCES + N_BEFORE:
+        return {}
     before = np.lib.stride_tricks.sliding_window_view(steps.loss, N_BEFORE)[:-1]
     above = steps.loss[N_BEFORE:] - np.median(before, axis=1)
     # A loss that was high and came back is over, and part of how the run scatters.

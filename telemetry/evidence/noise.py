@@ -166,7 +166,10 @@ class Noise:
 
 
 def learn(
-    noise: Noise, chunks: Chunks, cells: IntArray, prior_scale: Callable[[FloatArray], FloatArray]
+    noise: Noise,
+    chunks: Chunks,
+    cells: IntArray,
+    prior_scale: Callable[[IntArray, FloatArray], FloatArray],
 ) -> None:
     """Measure the noise of `cells` again from their chunks, without the most recent ones.
 
@@ -197,7 +200,7 @@ def learn(
     distance = middle(chunks.distances[cells, N_RECENT:])
     measured = distance / np.interp(df, student.DEGREES, student.MEDIAN_DISTANCE)
     weight = n + PRIOR_CHUNKS
-    scale = np.sqrt((n * measured**2 + PRIOR_CHUNKS * prior_scale(reference) ** 2) / weight)
+    scale = np.sqrt((n * measured**2 + PRIOR_CHUNKS * prior_scale(cells, reference) ** 2) / weight)
     scale = np.maximum(scale, SMALLEST_SCALE)
     independent = (scale / student.density_of(df)) ** 2 / (4 * CHUNK)
     square = np.nansum((medians - reference[:, None]) ** 2, axis=1)

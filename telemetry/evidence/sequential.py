@@ -18,7 +18,7 @@
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -45,6 +45,7 @@ from telemetry.evidence.noise import (
 )
 
 YEAR_S = 365.25 * 86400
+EVERY = slice(None)
 # Budget: what matters. Sizes double, so that every shift is within a factor 1.42 of one.
 SIZES = np.log1p(0.03 * 2.0 ** np.arange(6))
 # A value beyond the middle of zero and a size is nearer to the size.
@@ -61,13 +62,14 @@ YOUNG_DISTANCE = float(np.interp(YOUNG_DF, student.DEGREES, student.MEDIAN_DISTA
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A kind of value: which direction is bad, and the scatter to expect at a level.
+    """A kind of value, of which more is worse, and the scatter to expect of it.
 
-    `prior_scale` gets logarithms of the level and returns relative scales. Values are positive and
-    their logarithm is tested; those that `may_be_zero` are shares of something else, and are
-    tested as they are. The level of a young run is within `young_reach` of its reference. Values
-    that are compared with peers begin at `start`, and a lasting offset is part of the reference as
-    far as `young_reach`. Noise of cells that are `pooled` is that of all of them.
+    `prior_scale` is a relative scale, None: that of a step of the level's length. Values are
+    positive and their logarithm is tested; those that `may_be_zero` are shares of something else,
+    and are tested as they are. The level of a young run is within `young_reach` of its reference.
+    Values that are compared with peers begin at `start` (NaN: are not), and a lasting offset is
+    part of the reference as far as `young_reach`. Noise of cells that are `pooled` is that of all
+    cells of the quantity.
 
     A quantity that is `anchored` keeps its first reference, that of the first thirty calm chunks,
     so that a slow drift is found: its level stays within `young_reach` of that, or as far as those
@@ -75,11 +77,10 @@ class Quantity:
     """
 
     name: str
-    worse: int = 1
-    prior_scale: Callable[[FloatArray], FloatArray] = step_scale
+    prior_scale: float | None = None
     may_be_zero: bool = False
     young_reach: float = YOUNG_REACH
-    start: float | None = None
+    start: float = math.nan
     pooled: bool = False
     anchored: bool = False
 
@@ -215,10 +216,11 @@ def _empty(n: int) -> State:
 
 
 class EvidenceTest:
-    """One quantity of all members of all runs; `shape` is that of a block of values.
+    """Quantities of all members of all runs; `shape` is that of a block of values.
 
     Parameters
     ----------
+    quantity : of all cells, or of each one of the flattened block
     looks_per_year : of all cells that share the budget, (…) broadcast to `shape`
     false_per_year : alarms without a shift that are accepted of them together
     """
@@ -229,10 +231,17 @@ class EvidenceTest:
         *,
         looks_per_year: FloatArray | float,
         false_per_year: float,
-        quantity: Quantity = STEP,
+        quantity: Quantity | Sequence[Quantity] = STEP,
     ) -> None:
-        self.shape, self.quantity = shape, quantity
-        n = math.prod(shape)
+        self.shape, n = shape, math.prod(shape)
+        each = [quantity] * n if isinstance(quantity, Quantity) else quantity
+        self._is_share = np.array([q.may_be_zero for q in each], bool)
+        self._is_anchored = np.array([q.anchored for q in each], bool)
+        self._young_reach = np.array([q.young_reach for q in each], float)
+        self._start = np.array([q.start for q in each], float)
+        self._scale = np.array([q.prior_scale for q in each], float)  # NaN where there is none
+        pooled = {q: np.array([q == other for other in each]) for q in {*each} if q.pooled}
+        self._pools = [np.flatnonzero(cells) for cells in pooled.values()]
         looks = np.broadcast_to(np.asarray(looks_per_year, dtype=float), shape)
         self._looks_per_year, self._accepted = looks.reshape(n), math.nan
         self.accept(false_per_year)
@@ -253,10 +262,11 @@ class EvidenceTest:
         """Nats that each cell needs now, raised by what it has shown: (n_cells,)."""
         return raised(self._level, self.state.largest, self.state.n_looks)
 
-    def sensitivity(self) -> Sensitivity | None:
-        """Describe the usual cell, the one of the median level; None while none is known."""
+    def sensitivity(self, of: slice = EVERY) -> Sensitivity | None:
+        """Describe the usual of some cells, that of the median level; None while none is known."""
         state, level = self.state, self.level_nats
-        known = np.flatnonzero(np.isfinite(state.noise.reference))
+        known = np.arange(len(level))[of]
+        known = known[np.isfinite(state.noise.reference[known])]
         if not known.size:
             return None
         cell = known[np.argsort(level[known])[known.size // 2]][None]
@@ -293,16 +303,14 @@ class EvidenceTest:
         time = self._of_cells(at_s)
         if restarted is not None and restarted.any():
             self._forget(restarted.reshape(n))
-        given = np.isfinite(value)
-        if not self.quantity.may_be_zero:
-            given &= value > 0.0
-            value = np.log(np.where(given, value, 1.0))
-        logarithm = self.quantity.worse * np.where(given, value, 0.0)
+        given = np.isfinite(value) & (self._is_share | (value > 0.0))
+        # Shares are taken as they are.
+        logarithm = np.where(given, value, 0.0)
+        np.log(logarithm, out=logarithm, where=given & ~self._is_share)
         self._watch(given, time, self._of_cells(n_steps))
         open_before = state.size >= 0
-        if not self.quantity.anchored:
-            young = given & ~self._is_ready() & ~open_before
-            self._learn_young(young.nonzero()[0], time)
+        young = given & ~self._is_ready() & ~open_before & ~self._is_anchored
+        self._learn_young(young.nonzero()[0], time)
         tested = given & np.isfinite(state.noise.reference)
         level = self.level_nats
         self._test(tested.nonzero()[0], logarithm, time, is_calm=is_calm)
@@ -343,11 +351,10 @@ class EvidenceTest:
 
     def _may_learn(self, rows: IntArray) -> BoolArray:
         """Whether the noise of cells is measured now: of anchored ones once, after the start."""
-        if not self.quantity.anchored:
-            return np.ones(len(rows), bool)
         state = self.state
         has_all = ~np.isnan(state.chunks.medians[rows, -1])
-        return np.asarray(has_all & self._has_begun()[rows] & (state.noise.n_chunks[rows] == 0))
+        is_first = has_all & self._has_begun()[rows] & (state.noise.n_chunks[rows] == 0)
+        return np.asarray(is_first | ~self._is_anchored[rows])
 
     def _keep_early(self, rows: IntArray, values: FloatArray, time: FloatArray) -> None:
         state = self.state
@@ -359,7 +366,7 @@ class EvidenceTest:
         """Let the reference of young cells be the median of what came before their excursion."""
         if not rows.size:
             return
-        state, noise, quantity = self.state, self.state.noise, self.quantity
+        state, noise, start = self.state, self.state.noise, self._start[rows]
         leading = state.nats[rows].argmax(axis=1)
         since_s = np.where(
             state.nats[rows, leading] > 0.0, state.since_s[rows, leading], time[rows]
@@ -367,46 +374,46 @@ class EvidenceTest:
         before = np.where(state.early_s[rows] < since_s[:, None], state.early[rows], np.nan)
         n_before = (~np.isnan(before)).sum(axis=1)
         reference = middle(before)
-        if quantity.start is not None:
-            start = quantity.worse * quantity.start
-            reference = np.where(n_before < FEWEST_VALUES, start, reference)
-        known = (n_before >= FEWEST_VALUES) | (quantity.start is not None)
+        has_start = ~np.isnan(start)
+        reference = np.where((n_before < FEWEST_VALUES) & has_start, start, reference)
+        known = (n_before >= FEWEST_VALUES) | has_start
         distance = middle(np.abs(before - reference[:, None])) / OWN_MEDIAN
         measured = np.where(n_before < FEWEST_VALUES, 0.0, distance / YOUNG_DISTANCE)
         n = np.where(n_before < FEWEST_VALUES, 0, n_before)
         prior = PRIOR_CHUNKS * CHUNK
-        square = n * measured**2 + prior * self._prior_scale(reference) ** 2
-        noise.reference[rows] = np.where(known, self._within_reach(reference), np.nan)
+        square = n * measured**2 + prior * self._prior_scale(rows, reference) ** 2
+        noise.reference[rows] = np.where(known, self._within_reach(rows, reference), np.nan)
         noise.scale[rows] = np.maximum(np.sqrt(square / (n + prior)), SMALLEST_SCALE)
         noise.df[rows] = YOUNG_DF
-        noise.wander[rows] = quantity.young_reach
+        noise.wander[rows] = self._young_reach[rows]
         noise.wander_df[rows] = 0.0
 
-    def _within_reach(self, reference: FloatArray) -> FloatArray:
+    def _within_reach(self, rows: IntArray, reference: FloatArray) -> FloatArray:
         """Leave what exceeds a usual lasting offset from peers out of the reference."""
-        if self.quantity.start is None:
-            return reference
-        start, reach = self.quantity.worse * self.quantity.start, self.quantity.young_reach
-        return np.asarray(np.minimum(np.maximum(reference, start - reach), start + reach))
+        start, reach = self._start[rows], self._young_reach[rows]
+        # Without a start there is no bound: NaN is none here.
+        return np.asarray(np.fmin(np.fmax(reference, start - reach), start + reach))
 
     def _settle(self, rows: IntArray) -> None:
         noise = self.state.noise
-        noise.reference[rows] = self._within_reach(noise.reference[rows])
-        if self.quantity.anchored:
-            far = student.quantile(self._normal, noise.wander_df[rows]) * noise.wander[rows]
-            noise.wander[rows] = np.maximum(far, self.quantity.young_reach)
-            noise.wander_df[rows] = 0.0
-            return
+        noise.reference[rows] = self._within_reach(rows, noise.reference[rows])
+        anchored = rows[self._is_anchored[rows]]
+        if anchored.size:
+            far = student.quantile(self._normal, noise.wander_df[anchored])
+            wander = np.maximum(far * noise.wander[anchored], self._young_reach[anchored])
+            noise.wander[anchored] = wander
         # Chunks alone make no cell old.
         young = rows[~self._is_ready()[rows]]
-        noise.wander[young], noise.wander_df[young] = self.quantity.young_reach, 0.0
-        known = np.flatnonzero(noise.wander_df > 0.0)
-        if self.quantity.pooled and known.size:
-            # Cells of one kind: the usual scale of all, and as much wander as they have together.
-            weight = noise.wander_df[known]
-            noise.scale[known] = np.median(noise.scale[known])
-            noise.df[known] = np.median(noise.df[known])
-            noise.wander[known] = np.sqrt(np.average(noise.wander[known] ** 2, weights=weight))
+        noise.wander[young] = self._young_reach[young]
+        noise.wander_df[young] = noise.wander_df[anchored] = 0.0
+        for pool in self._pools:
+            known = pool[noise.wander_df[pool] > 0.0]
+            if known.size:
+                # Cells of one kind: the usual scale of all, and as much wander as they have.
+                weight = noise.wander_df[known]
+                noise.scale[known] = np.median(noise.scale[known])
+                noise.df[known] = np.median(noise.df[known])
+                noise.wander[known] = np.sqrt(np.average(noise.wander[known] ** 2, weights=weight))
 
     def _remember(self, calm: BoolArray, certainty: FloatArray) -> None:
         """Count an excursion as past and calm when every sum is back at zero."""
@@ -416,8 +423,9 @@ class EvidenceTest:
         np.maximum(state.largest, state.peak, out=state.largest, where=calm & past)
         state.peak[past] = 0.0
 
-    def _prior_scale(self, reference: FloatArray) -> FloatArray:
-        return self.quantity.prior_scale(self.quantity.worse * reference)
+    def _prior_scale(self, rows: IntArray, reference: FloatArray) -> FloatArray:
+        scale = self._scale[rows]
+        return np.where(np.isnan(scale), step_scale(reference), scale)
 
     def _watch(self, given: BoolArray, time: FloatArray, n_steps: FloatArray) -> None:
         """Count the time and the steps that were seen; a clock that jumps back adds nothing."""
@@ -480,10 +488,13 @@ class EvidenceTest:
         wander_df = noise.wander_df[rows]
         if not (wander_df > 0.0).any():
             return noise.wander[rows]
-        if self.quantity.pooled:
-            wander_df = np.where(wander_df > 0.0, noise.wander_df.sum(), 0.0)
+        if self._pools:
+            behind = noise.wander_df.copy()
+            for pool in self._pools:
+                behind[pool] = noise.wander_df[pool].sum()
+            wander_df = np.where(wander_df > 0.0, behind[rows], 0.0)
         far = student.quantile(self._normal, np.maximum(wander_df, 1.0))
-        reach = np.minimum(far * noise.wander[rows], self.quantity.young_reach)
+        reach = np.minimum(far * noise.wander[rows], self._young_reach[rows])
         # A young level has no deviation: recorded starts have a bound.
         return np.where(wander_df > 0.0, reach, noise.wander[rows])
 
@@ -518,8 +529,7 @@ class EvidenceTest:
         if is_open.any():
             weight = np.where(is_open, state.weight[cells, state.size], np.nan)
             shift = state.weighted[cells, state.size] / weight
-            if not self.quantity.may_be_zero:
-                shift = np.expm1(shift)
+            shift = np.where(self._is_share, shift, np.expm1(shift))
             onset_s = np.where(is_open, state.since_s[cells, state.size], np.nan)
         shape = self.shape
         return Verdicts(

@@ -147,10 +147,10 @@ def test_a_smaller_budget_asks_for_more_evidence_at_once() -> None:
 
     # A run that others have joined since: what it needs from its next value on.
     watch = cache[6.0]["r"]
-    before = watch.steps.plan.tests["step"].level_nats[0]
+    before = watch.steps.plan.test.level_nats[0]
     hardware_before = watch.parts.alarm_level()
     find_slowdowns(inputs_of(steps, cache[6.0], pages=0.06))
-    after = watch.steps.plan.tests["step"].level_nats[0]
+    after = watch.steps.plan.test.level_nats[0]
     assert after - before >= math.log(100) - 1e-6
     assert watch.parts.alarm_level() - hardware_before == pytest.approx(math.log(100))
 
