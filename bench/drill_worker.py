@@ -22,6 +22,7 @@ from bench.random_scenarios import (  # noqa: E402
 )
 from bench.scenario_grid import grid_scenarios  # noqa: E402
 from drills.report import DrillReport, drill, is_kept, misleads  # noqa: E402
+from drills.scenario import Scenario  # noqa: E402
 from fleet.simulation.scoring import (  # noqa: E402
     accuses_wrongly,
     is_cause_right,
@@ -31,7 +32,6 @@ from fleet.simulation.scoring import (  # noqa: E402
 )
 from telemetry.simulate.inputs import tier_named  # noqa: E402
 from telemetry.simulate.plan import Noise  # noqa: E402
-from telemetry.simulate.scenario import Scenario  # noqa: E402
 
 
 def main(timeout_s: float) -> None:

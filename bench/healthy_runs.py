@@ -6,9 +6,9 @@ import msgspec
 import numpy as np
 
 from bench.scenario_grid import CHECKPOINT_EVERY_S, EVALUATE_EVERY_S, event_of
+from drills.scenario import Scenario, scenario_of
 from telemetry.simulate.inputs import tier_named
 from telemetry.simulate.plan import Noise
-from telemetry.simulate.scenario import Scenario, scenario_of
 
 N_NODES, DURATION_S = 64, 3600.0
 FLEETS: tuple[dict[str, Any], ...] = (

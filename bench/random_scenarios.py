@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 
 from bench.scenario_grid import SHARED, event_of, suits
+from drills.scenario import Scenario, scenario_of
 from telemetry import catalog
 from telemetry.errors import FieldError
 from telemetry.simulate.faults import FAULTS
 from telemetry.simulate.plan import RunSpec
-from telemetry.simulate.scenario import Scenario, parts_per_node, scenario_of
 from telemetry.simulate.script import CHECKPOINT_LATENCY_S
 from telemetry.simulate.step_model import step_plan
+from telemetry.simulate.validation import parts_per_node
 
 Table = dict[str, Any]
 

@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from drills.scenario import Scenario, scenario_of
 from telemetry.simulate.faults import FAULTS
 from telemetry.simulate.inputs import FULL
 from telemetry.simulate.plan import RunSpec
-from telemetry.simulate.scenario import Scenario, parts_per_node, scenario_of
 from telemetry.simulate.step_model import step_plan
+from telemetry.simulate.validation import parts_per_node
 
 MATRIX = Path(__file__).resolve().parents[1] / "scenarios" / "matrix.toml"
 SIZES = ("small", "medium", "large")

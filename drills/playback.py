@@ -9,6 +9,19 @@ from typing import Any, Literal
 
 import numpy as np
 
+from drills.observation import (
+    ACTIVITIES,
+    TRACE_STARTS_S,
+    arrival_s,
+    arrived_until,
+    least_of_rounds,
+    newest_heartbeats,
+    observed,
+    played_activities,
+    report_phases,
+    traced_steps,
+)
+from drills.scenario import Scenario
 from fleet.alerts.probe_requests import advance_probes
 from fleet.alerts.trace_requests import advance_traces
 from fleet.models import Alert, AlertEvent, ProbeRequest, Run, TraceRequest
@@ -21,26 +34,9 @@ from telemetry.blocks import METRICS, FloatArray, IntArray, Span
 from telemetry.ingest.timing import AHEAD_S
 from telemetry.simulate.background import reports_of, stopped
 from telemetry.simulate.inputs import Inputs
-from telemetry.simulate.observation import (
-    ACTIVITIES,
-    PROBED,
-    TRACE_STARTS_S,
-    arrived_until,
-    least_of_rounds,
-    next_report,
-    observed,
-    report_phases,
-)
+from telemetry.simulate.observation import PROBED, next_report
 from telemetry.simulate.plan import Plan
-from telemetry.simulate.scenario import Scenario
-from telemetry.simulate.shard import (
-    arrival_s,
-    clock_at,
-    newest_heartbeats,
-    play,
-    played_activities,
-    traced_steps,
-)
+from telemetry.simulate.shard import clock_at, play
 from telemetry.simulate.timeline import RunClock, start_clock
 from telemetry.steps import StepBatch, WorkerState
 from telemetry.store.packing import decode, encode

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from drills.playback import play_scenario
+from drills.scenario import Scenario, runs_of
 from fleet.simulation.ground_truth import FaultTruth, all_truths
 from fleet.simulation.scoring import (
     Firing,
@@ -19,7 +20,6 @@ from fleet.simulation.scoring import (
 from telemetry.detect.causes import UNKNOWN
 from telemetry.simulate.faults import FAULTS
 from telemetry.simulate.plan import Plan
-from telemetry.simulate.scenario import Scenario, runs_of
 
 # Kinds whose effect is over before the fault is: one compilation, checkpoints that come rarely.
 PASSES = ("recompile", "checkpoint_slow")

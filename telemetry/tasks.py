@@ -15,13 +15,7 @@ from telemetry.blocks import Block, Span
 from telemetry.simulate.background import stopped
 from telemetry.simulate.observation import HELD, PROBED, next_report, reported_live
 from telemetry.simulate.plan import Plan
-from telemetry.simulate.shard import (
-    PlayedShards,
-    RunClock,
-    play_together,
-    resume,
-    start_clock,
-)
+from telemetry.simulate.shard import PlayedShards, RunClock, play_together, resume, start_clock
 from telemetry.store import durable
 from telemetry.store.hot import ClockChange, HotStore, StoreUnavailable, hot_store
 from telemetry.store.node_state import (

@@ -45,7 +45,7 @@ from fleet.simulation.scoring import time_limit_s
 from telemetry.errors import FieldError
 from telemetry.simulate.faults import FAULTS
 from telemetry.simulate.plan import Fault, RunSpec
-from telemetry.simulate.scenario import validate_fault
+from telemetry.simulate.validation import validate_fault
 from telemetry.store.hot import hot_store
 from telemetry.units import HOUR_S
 

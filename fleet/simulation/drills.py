@@ -20,7 +20,7 @@ from telemetry.errors import FieldError
 from telemetry.simulate.faults import FAULTS
 from telemetry.simulate.inputs import live_inputs
 from telemetry.simulate.plan import Fault, Plan, RunSpec
-from telemetry.simulate.scenario import validate_fault
+from telemetry.simulate.validation import validate_fault
 from telemetry.store.connection import StoreUnavailable
 from telemetry.store.hot import HotStore
 

@@ -19,6 +19,8 @@ class FaultKind:
     ``scope``: the fault affects a node, the whole run, or either.
     ``slows_compute``: the hardware computes slower; the magnitude is one of `slowdown`.
     ``flickers``: a step meets a share of it where it comes and goes within few steps.
+    ``may_grow``: it can have a ramp; others happen at once, or count up.
+    ``may_repeat``: it can come and go.
     ``of_many``: it slows several machines equally, so none of them need be named.
     ``shown_from``: hardware shows it from this magnitude on, whatever it costs (docs/drills.md
     says why); None: it does not.
@@ -35,6 +37,8 @@ class FaultKind:
     scope: Scope = "node"
     slows_compute: bool = False
     flickers: bool = False
+    may_grow: bool = True
+    may_repeat: bool = True
     of_many: bool = False
     shown_from: float | None = None
 
@@ -76,16 +80,17 @@ _FAULTS = (
     FaultKind("input_stall", "Slow input", None, "s", 2, 0, 3600,
               "Seconds that each step waits for its data.", "any", flickers=True),
     FaultKind("checkpoint_slow", "Slow checkpoints", None, "factor", 5, 1, 1000,
-              "Factor on the usual duration. A checkpoint starts with the fault.", "any"),
+              "Factor on the usual duration. A checkpoint starts with the fault.", "any",
+              may_grow=False, may_repeat=False),
     FaultKind("recompile", "Unplanned recompilation", None, "s", 300, 1, DAY_S,
-              "Seconds without a step.", "run"),
+              "Seconds without a step.", "run", may_grow=False),
     FaultKind("ecc_uncorrected", "Uncorrected ECC errors", "device", "per minute",
-              6, 0.01, 10_000, "Errors per minute.", shown_from=0),
+              6, 0.01, 10_000, "Errors per minute.", may_grow=False, shown_from=0),
     FaultKind("node_silent", "Telemetry stops", None, None, 1, 0, 1,
               "No magnitude. Training continues.", shown_from=0),
     FaultKind("node_crash", "Node crash", None, None, 1, 0, 1,
               "No magnitude. The run hangs, then restarts from its last checkpoint.",
-              shown_from=0),
+              may_repeat=False, shown_from=0),
     FaultKind("hang", "Hang in a collective", None, None, 1, 0, 1,
               "No magnitude. No step completes while it lasts."),
     FaultKind("seq_imbalance", "Uneven sequence lengths", None, "ratio", 0.8, 0, 20,

@@ -61,23 +61,6 @@ LIVE = msgspec.structs.replace(FULL, power=False, counters=False)
 # A tier with these changed keeps its name.
 APART = frozenset({"busy_while_waiting", "probe_on_request", "trace_on_request"})
 OBSERVED = frozenset(Inputs.__struct_fields__) - {"tier", "power", "counters"} - APART
-CUSTOM = "custom"
-# What a scenario file may set one by one.
-KEYS = (
-    "hbm_bandwidth",
-    "power",
-    "runtime_trace",
-    "trace_on_request",
-    "step_reports",
-    "agent",
-    "probe_every_s",
-    "probe_on_request",
-    "collective",
-    "report_every_s",
-    "clock_skew_s",
-    "lost_ratio",
-    "busy_while_waiting",
-)
 
 
 def _tier(tier: str, **inputs: Any) -> Inputs:
@@ -109,22 +92,11 @@ TIERS: Mapping[str, Inputs] = {
 }
 
 
-def tier_named(
-    name: str,
-    *,
-    busy_while_waiting: bool = FULL.busy_while_waiting,
-    probe_on_request: bool = FULL.probe_on_request,
-    trace_on_request: bool = FULL.trace_on_request,
-) -> Inputs:
-    """Return the inputs of a tier; FieldError for an unknown name."""
+def tier_named(name: str, **apart: bool) -> Inputs:
+    """Return the inputs of a tier, with those of APART as given. FieldError: it is unknown."""
     if name not in TIERS:
         raise FieldError("tier", f"{name!r} is no input tier; choose one of {', '.join(TIERS)}")
-    return msgspec.structs.replace(
-        TIERS[name],
-        busy_while_waiting=busy_while_waiting,
-        probe_on_request=probe_on_request,
-        trace_on_request=trace_on_request,
-    )
+    return msgspec.structs.replace(TIERS[name], **apart)
 
 
 def live_inputs(tier: str) -> Inputs:

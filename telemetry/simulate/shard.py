@@ -1,13 +1,12 @@
 """Play one shard: what its nodes report, tick by tick, and the steps of the run."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from telemetry.blocks import FloatArray, IntArray, Span
+from telemetry.blocks import FloatArray, Span
 from telemetry.simulate.background import add_background, reports_of
 from telemetry.simulate.hardware import (
     TICK_S,
@@ -28,15 +27,7 @@ from telemetry.simulate.hardware_faults import mark
 from telemetry.simulate.inputs import FULL, Inputs
 from telemetry.simulate.losses import losses
 from telemetry.simulate.noise import Floats, TickNoise
-from telemetry.simulate.observation import (
-    ACTIVITIES,
-    activities,
-    arrivals_s,
-    observed_phases,
-    reported_steps,
-    reports_in,
-    traced_phases,
-)
+from telemetry.simulate.observation import observed_phases, reported_steps
 from telemetry.simulate.plan import Plan
 from telemetry.simulate.script import Script, script_of
 from telemetry.simulate.timeline import (
@@ -64,8 +55,8 @@ __all__ = [
 
 # Longer intervals are played in pieces of so many values a metric: they fit the cache.
 PIECE_VALUES = 2**18
-# In the other phases the job has not begun, or is over.
-WITH_PROCESSES = ("compiling", "warming_up", "training")
+# Of each step by worker: (n_steps, n_workers), in the order of PHASES.
+Phases = Callable[[TimelineRows], tuple[FloatArray, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,22 +138,22 @@ def clock_at(plan: Plan, clock: RunClock, until: int) -> RunClock:
     return advance(script_of(plan), clock, until)[1]
 
 
-def played_steps(plan: Plan, clock: RunClock, until: int) -> StepBatch:
-    """Return steps of a run that end by a second, without telemetry."""
+def played_steps(
+    plan: Plan,
+    clock: RunClock,
+    until: int,
+    *,
+    inputs: Inputs = FULL,
+    phases: Phases | None = None,
+) -> StepBatch:
+    """Return steps of a run that end by a second, without telemetry.
+
+    ``phases`` of the steps replace those that are observed at the inputs.
+    """
     script = script_of(plan)
-    return _batch(script, _steps_until(script, clock, until))
-
-
-def traced_steps(plan: Plan, clock: RunClock, until: int) -> StepBatch:
-    """Return the steps of ``play`` as they are reported while the runtime's trace is read."""
-    script = script_of(plan)
-    rows = _steps_until(script, clock, until)
-    return _batch(script, rows, plan.inputs, phases=traced_phases(rows))
-
-
-def _steps_until(script: Script, clock: RunClock, until: int) -> TimelineRows:
     rows, _ = advance(script, clock, until)
-    return rows[rows.is_step & (rows.end_s > clock.tick) & (rows.end_s <= until)]
+    ended = rows[rows.is_step & (rows.end_s > clock.tick) & (rows.end_s <= until)]
+    return _batch(script, ended, inputs, phases=phases)
 
 
 def play_finely(
@@ -230,19 +221,16 @@ def _slices_of(plan: Plan, shards: Sequence[str]) -> list[slice]:
 def _batch(
     script: Script,
     rows: TimelineRows,
-    inputs: Inputs = FULL,
+    inputs: Inputs,
     *,
-    phases: Sequence[FloatArray] | None = None,
+    phases: Phases | None = None,
 ) -> StepBatch:
-    """Return steps as training reports them; an absent worker reports nothing.
-
-    ``phases`` replace those that are observed at the inputs.
-    """
+    """Return steps as training reports them; an absent worker reports nothing."""
     if not inputs.step_reports:
         return StepBatch.empty(script.run.name, script.names)
     reported = (
         np.where(rows.active, phase, np.nan).astype(np.float32)
-        for phase in phases or observed_phases(inputs, rows)
+        for phase in (phases(rows) if phases else observed_phases(inputs, rows))
     )
     steps = StepBatch(
         run=script.run.name,
@@ -255,33 +243,3 @@ def _batch(
     )
     background = reports_of(script.plan)
     return reported_steps(inputs, script.key("reports"), steps, background=background)
-
-
-def played_activities(plan: Plan, clock: RunClock, until: int) -> IntArray:
-    """Return what each worker does in the seconds after the clock's: (n_ticks, n_nodes).
-
-    They are indices of ACTIVITIES; -1 where there is no process.
-    """
-    script, ticks = script_of(plan), np.arange(clock.tick + 1, until + 1)
-    rows, _ = advance(script, clock, until)
-    at = rows_at(rows, ticks)
-    doing = activities(rows, at, ticks)
-    doing[rows.phase[at] == RUN_PHASES.index("compiling")] = ACTIVITIES.index("compile")
-    has_process = np.isin(rows.phase[at], [RUN_PHASES.index(phase) for phase in WITH_PROCESSES])
-    doing[~has_process] = -1
-    for act in script.stops:
-        if act.kind == "node_crash":
-            gone = (ticks >= act.start_s) & (ticks < act.end_s)
-            doing[np.ix_(gone, act.rows)] = -1
-    return doing
-
-
-def newest_heartbeats(plan: Plan, ticks: IntArray, alive: NDArray[np.bool_]) -> IntArray:
-    """Return the row of each worker's newest heartbeat at each tick, -1 before the first."""
-    return reports_in(plan.inputs, script_of(plan).key("reports"), ticks, alive)
-
-
-def arrival_s(plan: Plan, steps: StepBatch) -> FloatArray:
-    """Second at which each step of a run, as ``play`` returned it, is known: (n_steps,)."""
-    key, background = script_of(plan).key("reports"), reports_of(plan)
-    return arrivals_s(plan.inputs, key, steps, background=background)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from drills.report import drill
-from telemetry.simulate.scenario import scenario_of
+from drills.scenario import scenario_of
 
 pytestmark = pytest.mark.django_db
 

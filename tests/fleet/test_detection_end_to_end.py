@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from drills.playback import play_scenario
+from drills.scenario import scenario_of
 from fleet.simulation.scoring import Firing
-from telemetry.simulate.scenario import scenario_of
 
 pytestmark = pytest.mark.django_db
 

@@ -6,9 +6,9 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from drills.report import drill, lines
+from drills.scenario import Scenario, load_scenario
 from fleet.management.cli import PlainCommand
 from telemetry.simulate.inputs import TIERS
-from telemetry.simulate.scenario import Scenario, load_scenario
 
 
 class Command(PlainCommand):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from drills.playback import play_scenario
+from drills.scenario import load_scenario
 from fleet.alerts import reconcile
 from fleet.alerts.text import AlertText, plain
 from fleet.models import Alert, Delivery, Node, Run
@@ -15,7 +16,6 @@ from fleet.simulation.runs import create_run
 from fleet.simulation.scoring import Firing
 from telemetry.detect.findings import Finding
 from telemetry.simulate.plan import RunSpec
-from telemetry.simulate.scenario import load_scenario
 from tests.fleet.alerts.test_concurrency import at_once
 from tests.helpers import NOON
 

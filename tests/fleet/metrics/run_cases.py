@@ -1,6 +1,7 @@
 """Rule tests for alerts about runs: at the limit, above it, afterwards."""
 
 from telemetry.detect import RULES
+from telemetry.detect.rules import Rule
 from tests.fleet.metrics.rule_cases import (
     ABOVE,
     ABSENT,
@@ -72,11 +73,13 @@ def loss_not_finite() -> list[RuleCase]:
     ]
 
 
-def from_trnwatch(rule: str, severity: str) -> RuleCase:
-    """It fires while trnwatch's own alert fires."""
-    series = f'trnwatch_alerts_firing{{rule="{rule}", severity="{severity}"}}'
+def from_trnwatch(rule: Rule) -> RuleCase:
+    """A rule that PromQL cannot express fires while trnwatch's own alert fires."""
+    series = f'trnwatch_alerts_firing{{rule="{rule.name}", severity="{rule.severity}"}}'
     course = ((0, 5), (1, 5), (0, 5))
-    return RuleCase(rule, series, {series: course}, (4, 14), (6, 9, 11), severity=severity)
+    return RuleCase(
+        rule.name, series, {series: course}, (4, 14), (6, 9, 11), severity=rule.severity
+    )
 
 
 def hangs() -> list[RuleCase]:
@@ -164,12 +167,7 @@ CASES = [
     allreduce_share(),
     step_slow(),
     *loss_not_finite(),
-    from_trnwatch("loss_spike", "warn"),
-    from_trnwatch("input_stall", "page"),
-    from_trnwatch("checkpoint_slow", "warn"),
-    from_trnwatch("device_missing", "page"),
-    from_trnwatch("preflight", "warn"),
-    from_trnwatch("workers_missing", "warn"),
+    *(from_trnwatch(rule) for rule in RULES.values() if not rule.queries),
     *costs(),
     budget_overrun(),
     *hangs(),

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from drills.scenario import scenario_of
 from telemetry.exporter.hardware import HARDWARE
-from telemetry.simulate.scenario import scenario_of
 from telemetry.simulate.shard import play, start_clock
 from tests.fleet.metrics.rule_cases import FOUR, nodes, values
 from tests.fleet.metrics.test_rules import promtool

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from drills.report import drill
+from drills.scenario import scenario_of
 from fleet.simulation.scoring import Firing
 from telemetry.simulate.inputs import tier_named
-from telemetry.simulate.scenario import scenario_of
 
 RUN = {
     "name": "run",

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from drills.report import truths_of
+from drills.scenario import Scenario, scenario_of
 from fleet.simulation.ground_truth import FaultTruth
 from telemetry.simulate.plan import Noise
-from telemetry.simulate.scenario import Scenario, scenario_of
 from telemetry.simulate.script import script_of
 
 RUN = {

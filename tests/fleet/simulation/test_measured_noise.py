@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from drills.report import DrillReport, drill
+from drills.scenario import scenario_of
 from fleet.simulation.scoring import accuses_wrongly
 from telemetry.simulate.inputs import TIERS
-from telemetry.simulate.scenario import scenario_of
 
 RUN = {
     "name": "llama",

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from drills.playback import play_scenario
+from drills.scenario import Scenario
 from fleet.charts.frozen import frozen_figure
 from fleet.models import Alert, InjectedFault, Node, Run
 from fleet.simulation import demo_history
@@ -18,7 +19,6 @@ from fleet.simulation.demo_history import DEMO_FAULTS, HistoryPart, simulate_his
 from fleet.simulation.runs import publish_plans
 from telemetry.simulate.inputs import LIVE
 from telemetry.simulate.plan import Fault
-from telemetry.simulate.scenario import Scenario
 from telemetry.store.history import node_series, run_steps
 from telemetry.store.hot import HotStore
 from tests.helpers import just_now

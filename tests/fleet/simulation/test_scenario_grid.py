@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from bench.scenario_grid import MATRIX, as_toml, grid_scenarios, matrix_tables
+from drills.scenario import load_scenario
 from telemetry.simulate.faults import BENIGN, FAULTS
-from telemetry.simulate.scenario import load_scenario
 
 PLAIN = sorted(path for path in MATRIX.parent.glob("*.toml") if path != MATRIX)
 

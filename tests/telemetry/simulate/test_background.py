@@ -8,6 +8,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from drills import observation as drills_observation
+from drills.observation import arrival_s, arrived_until, observed, report_phases
+from drills.scenario import load_scenario
 from telemetry.blocks import FloatArray, IntArray
 from telemetry.simulate import background, observation, shard, timeline
 from telemetry.simulate.background import (
@@ -24,11 +27,9 @@ from telemetry.simulate.background import (
     stopped,
 )
 from telemetry.simulate.inputs import FULL, TIERS
-from telemetry.simulate.observation import arrived_until, observed, report_phases
 from telemetry.simulate.plan import Noise, Plan
-from telemetry.simulate.scenario import load_scenario
 from telemetry.simulate.script import script_of
-from telemetry.simulate.shard import arrival_s, play, played_steps, start_clock
+from telemetry.simulate.shard import play, played_steps, start_clock
 from tests.telemetry.simulate.played import EPOCH, SMALL, VISION, plan_of
 
 ON = Noise(measured=False, background=True)
@@ -140,9 +141,9 @@ def test_a_run_without_it_draws_nothing_more(monkeypatch: pytest.MonkeyPatch) ->
         (timeline, "input_waits_s"),
         (timeline, "collections_s"),
         (shard, "add_background"),
-        (observation, "held_up"),
+        (drills_observation, "held_up"),
         (observation, "lost_steps"),
-        (observation, "missed_scrapes"),
+        (drills_observation, "missed_scrapes"),
     ):
         monkeypatch.setattr(module, name, refuse)
     for tier, inputs in TIERS.items():

@@ -4,10 +4,10 @@ import msgspec
 import numpy as np
 import pytest
 
+from drills.scenario import load_scenario
 from telemetry.blocks import FloatArray
 from telemetry.errors import FieldError
 from telemetry.simulate.plan import Fault
-from telemetry.simulate.scenario import load_scenario
 from telemetry.simulate.script import grown, strengths
 from telemetry.simulate.shard import played_steps, start_clock
 from telemetry.steps import StepBatch

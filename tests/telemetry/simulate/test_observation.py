@@ -6,25 +6,22 @@ import msgspec
 import numpy as np
 import pytest
 
+from drills.observation import (
+    ACTIVITIES,
+    HEARTBEAT_EVERY_S,
+    arrival_s,
+    arrived_until,
+    newest_heartbeats,
+    observed,
+    played_activities,
+    report_phases,
+)
+from drills.scenario import load_scenario
 from telemetry.blocks import Span
 from telemetry.errors import FieldError
 from telemetry.simulate.inputs import FULL, TIERS, Inputs
-from telemetry.simulate.observation import (
-    ACTIVITIES,
-    HEARTBEAT_EVERY_S,
-    arrived_until,
-    observed,
-    report_phases,
-)
 from telemetry.simulate.plan import Fault, Plan
-from telemetry.simulate.scenario import load_scenario
-from telemetry.simulate.shard import (
-    arrival_s,
-    newest_heartbeats,
-    play,
-    played_activities,
-    start_clock,
-)
+from telemetry.simulate.shard import play, start_clock
 from telemetry.steps import StepBatch
 from tests.telemetry.simulate.played import SMALL
 

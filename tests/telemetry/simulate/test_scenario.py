@@ -3,10 +3,11 @@
 import msgspec
 import pytest
 
+from drills.scenario import load_scenario
 from telemetry.errors import FieldError
 from telemetry.simulate.faults import BENIGN, FAULTS
 from telemetry.simulate.plan import Benign, Fault
-from telemetry.simulate.scenario import load_scenario, validate_benign, validate_fault
+from telemetry.simulate.validation import validate_benign, validate_fault
 from tests.telemetry.simulate.played import PIPELINED, SMALL, VISION
 
 BROWN_OUT = """

@@ -8,12 +8,12 @@ import pytest
 
 from bench import noise as bench_noise
 from bench.noise import figures
+from drills.scenario import load_scenario
 from telemetry.blocks import FloatArray
 from telemetry.errors import FieldError
 from telemetry.simulate.inputs import FULL
 from telemetry.simulate.noise import stream
 from telemetry.simulate.plan import Noise, Plan
-from telemetry.simulate.scenario import load_scenario
 from telemetry.simulate.script import script_of
 from telemetry.simulate.shard import play, played_steps, start_clock
 from telemetry.simulate.step_noise import BLOCK, RESUME_STEPS, StepNoise
