@@ -89,7 +89,7 @@ class Pulse:
         self._send = sender_of(os.environ)
         self._file = Path(os.environ.get("TRNWATCH_ALIVE_PATH") or os.devnull)
         self._register = Register(redis_url) if redis_url else None
-        self.name = f"{os.environ.get(NAME) or kind}@{socket.gethostname()}"
+        self.name = program_name(kind)
 
     def beat(self, part: str = "loop", *, limit_s: float | None = None) -> None:
         """Prove that a part works; the next proof may take ``limit_s``."""
@@ -199,16 +199,26 @@ def is_stopped(pid: int) -> bool:
         return False
 
 
+def program_name(kind: str) -> str:
+    """Return how pages and metrics call this program: by its name and its host."""
+    return f"{os.environ.get(NAME) or kind}@{socket.gethostname()}"
+
+
+def impatient_redis(url: str, *, within_s: float = 1.0) -> Redis:
+    """Return a client that gives up soon: one that waits cannot prove that it works."""
+    return Redis.from_url(
+        url,
+        socket_timeout=within_s,
+        socket_connect_timeout=within_s,
+        retry=Retry(NoBackoff(), 0),
+    )
+
+
 class Register:
     """The programs that run anywhere, in Redis: by when each must prove itself again."""
 
     def __init__(self, url: str, *, within_s: float = 1.0) -> None:
-        self._redis = Redis.from_url(
-            url,
-            socket_timeout=within_s,
-            socket_connect_timeout=within_s,
-            retry=Retry(NoBackoff(), 0),
-        )
+        self._redis = impatient_redis(url, within_s=within_s)
         self._not_before_s = 0.0
 
     def note(self, name: str, kind: str, due_s: float) -> None:

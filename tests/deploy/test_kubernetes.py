@@ -157,16 +157,25 @@ def test_each_program_runs_as_in_compose(server: list[Manifest], compose: Manife
         )
 
 
-def test_one_program_counts_the_time_and_redis_keeps_its_data(
+def test_no_lost_machine_stops_a_program_and_redis_keeps_its_data(
     server: list[Manifest], compose: Manifest
 ) -> None:
-    beat = of_kind(server, "Deployment")["beat"]["spec"]
+    programs = of_kind(server, "Deployment")
     [redis] = pods(server)["redis"]["spec"]["containers"]
     options = re.findall(
         r"--(?:appendonly|maxmemory-policy) \w+", compose["services"]["redis"]["command"][-1]
     )
 
-    assert (beat["replicas"], beat["strategy"]) == (1, {"type": "Recreate"})
+    for name, program in programs.items():
+        spec = program["spec"]
+        [spread] = spec["template"]["spec"]["topologySpreadConstraints"]
+        assert spec["replicas"] >= 2, name
+        assert spread["topologyKey"] == "kubernetes.io/hostname"
+        assert spread["labelSelector"] == spec["selector"]
+    for name in ("worker", "beat", "sender"):
+        assert (
+            compose["services"][name]["deploy"]["replicas"] == programs[name]["spec"]["replicas"]
+        )
     assert len(options) == 2
     assert all(option in redis["command"][-1] for option in options)
 
