@@ -16,7 +16,7 @@ from django.conf import settings
 from bench.installation import ROOT
 from bench.table import print_table
 from fleet.models import Alert
-from fleet.ops.services import WORKERS
+from fleet.ops.services import workers as workers_of
 from fleet.simulation.demo import DemoRun, create_run
 from fleet.simulation.runs import publish_plans
 from telemetry import catalog
@@ -157,7 +157,7 @@ def workers(folder: Path, env: Mapping[str, str]) -> Iterator[dict[str, psutil.P
     commands = {
         **{
             name: (*CELERY, *SOLO, "--queues", queues, "--hostname", f"{name}@bench")
-            for name, queues in WORKERS.items()
+            for name, queues in workers_of(settings.WATCHERS).items()
         },
         "beat": (*CELERY, "beat", "--schedule", str(folder / "beat"), "--pidfile", ""),
     }

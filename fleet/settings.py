@@ -289,6 +289,8 @@ CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_CONNECTION_MAX_RETRIES = None
 CELERY_BROKER_TRANSPORT_OPTIONS = {"socket_keepalive": True, "health_check_interval": 5}
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+# So many tasks evaluate the runs, each always the same ones (fleet/alerts/watchers.py).
+WATCHERS = ENV.whole_number("TRNWATCH_WATCHERS", 2, least=1, most=64)
 # What must come each second waits behind nothing else: a worker takes all of these queues, or
 # those that `--queues` names (fleet/ops/services.py).
 CELERY_TASK_QUEUES: dict[str, Any] = {"ticks": {}, "watch": {}, "celery": {}}
@@ -307,7 +309,10 @@ CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_BEAT_SCHEDULER = "fleet.celery:Scheduler"
 CELERY_BEAT_SCHEDULE = {
     "start-tick": {"task": "telemetry.tasks.start_tick", "schedule": 1.0},
-    "watch-fleet": {"task": "fleet.tasks.watch_fleet", "schedule": 1.0},
+    **{
+        f"watch-fleet-{i}": {"task": "fleet.tasks.watch_fleet", "schedule": 1.0, "args": (i,)}
+        for i in range(WATCHERS)
+    },
     "assemble-scrapes": {"task": "fleet.tasks.assemble_scrapes", "schedule": 1.0},
     "store-compiles": {"task": "fleet.tasks.store_compiles", "schedule": 5.0},
     "roll-up": {"task": "telemetry.tasks.roll_up", "schedule": 60.0},

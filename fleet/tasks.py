@@ -6,9 +6,9 @@ from celery import Task, shared_task
 from celery.utils.nodenames import worker_direct
 from django.conf import settings
 
-from fleet.alerts.evaluate import watch
 from fleet.alerts.probe_requests import update_probe_requests
 from fleet.alerts.trace_requests import update_trace_requests
+from fleet.alerts.watchers import WATCHES_S, watch_runs, worker_of
 from fleet.charts.frozen import freeze_due
 from fleet.checks.preflights import advance_all, update_preflight_alerts
 from fleet.costs.drift import update_cost_alerts
@@ -28,7 +28,7 @@ from fleet.simulation.runs import follow_runs, publish_plans, store_clocks
 from fleet.simulation.samples import answer_samples
 from fleet.trials.schedule import update_observed_runs
 from fleet.trials.services import update_due_figures
-from telemetry.store.hot import HotStore, hot_store
+from telemetry.store.hot import hot_store
 
 
 def has_past() -> bool:
@@ -36,48 +36,31 @@ def has_past() -> bool:
     return not (settings.DEMO and Run.objects.without_past().exists())
 
 
-# A worker that has not evaluated for so long is late (`expires` of the task): another one may.
-WATCHER, WATCHES_S = "watch:worker", 5
-STANDS_IN = "stands in: "
-
-
 @shared_task(bind=True, ignore_result=True, expires=WATCHES_S)
-def watch_fleet(self: Task[[], None]) -> None:
+def watch_fleet(self: Task[[int], None], watcher: int = 0) -> None:
     """Update runs, run detection and alerts, then announce the tick to the pages.
 
-    Detection remembers what it has read of each run. So one worker evaluates as long as it can;
-    another one that takes a second hands it over.
+    A worker that takes the turn of a watcher that another worker is hands it over.
     """
-    hot = hot_store()
+    hot, of = hot_store(), settings.WATCHERS
+    name = str(self.request.hostname)
     has_other_tasks = not {"ticks", "celery"}.isdisjoint(self.app.amqp.queues.consume_from)
-    watcher = watching_worker(hot, str(self.request.hostname), stands_in=has_other_tasks)
-    if watcher != str(self.request.hostname):
-        self.apply_async(queue=worker_direct(watcher), expires=WATCHES_S)
+    worker = worker_of(hot, name, watcher=watcher, of=of, stands_in=has_other_tasks)
+    if worker != name:
+        if worker:
+            queue = worker_direct(worker)
+            self.apply_async((watcher,), queue=queue, expires=WATCHES_S)
         return
     now = datetime.now(UTC)
-    follow_runs(hot, now=now)
-    update_reported_runs(hot, now=now)
-    watch(hot, now=now)
+    follow_runs(hot, now=now, watcher=watcher, of=of)
+    update_reported_runs(hot, now=now, watcher=watcher, of=of)
+    if not watch_runs(hot, now=now, watcher=watcher, of=of):
+        return
     update_probe_requests(hot, now=now)
     update_trace_requests(hot, now=now)
     answer_samples(hot, now=now)
     update_alert_costs(hot, now=now)
     hot.publish_tick(int(now.timestamp()))
-
-
-def watching_worker(hot: HotStore, worker: str, *, stands_in: bool = False) -> str:
-    """Return the worker that evaluates: the one that did last, until it is late.
-
-    One that ``stands_in`` has other tasks, too: a worker without any takes over from it.
-    """
-    mine = f"{STANDS_IN}{worker}" if stands_in else worker
-    if not hot.execute("SET", WATCHER, mine, "NX", "EX", WATCHES_S):
-        watcher = (hot.execute("GET", WATCHER) or b"").decode()
-        is_kept = stands_in or not watcher.startswith(STANDS_IN)
-        if watcher not in ("", mine) and is_kept:
-            return watcher.removeprefix(STANDS_IN)
-        hot.execute("SET", WATCHER, mine, "EX", WATCHES_S)
-    return worker
 
 
 # Compiles take minutes, so a few seconds of delay do not matter.

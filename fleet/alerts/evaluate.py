@@ -9,19 +9,20 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 from django.conf import settings
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError
 from django.db.models import Q
 from redis.exceptions import RedisError
 
 from fleet.alerts.correlation import findings_of, keys_of
-from fleet.alerts.events import Kind, change, note
 from fleet.alerts.probe_requests import as_detected
 from fleet.alerts.quality import note_limits
+from fleet.alerts.recompiles import RULE as RECOMPILE
+from fleet.alerts.recompiles import compile_findings, explain_recent, joined
 from fleet.alerts.reconcile import reconcile
 from fleet.alerts.relations import Subject
 from fleet.alerts.snapshots import (
@@ -29,11 +30,11 @@ from fleet.alerts.snapshots import (
     WINDOW_S,
     RunSnapshot,
     ecc_counts,
+    keep_rosters,
     run_members,
     snapshots_of,
 )
-from fleet.models import Alert, CompileEvent, Node, Run
-from fleet.runs.compile_summaries import change_lines, covered_s
+from fleet.models import Alert, Node, Run
 from fleet.runs.state import PAUSE_S, WAIT_AFTER_PAUSE_S, worker_states
 from telemetry import catalog
 from telemetry.blocks import Span
@@ -66,10 +67,11 @@ from telemetry.detect.node_errors import (
 )
 from telemetry.detect.node_errors import RULE as ECC
 from telemetry.detect.standstill import CORES, DEAD_S, HOST, MUTE_S, TOGETHER_S
-from telemetry.detect.stopped import SILENT
+from telemetry.detect.stopped import SILENT, StepHeartbeat
 from telemetry.store.hot import HotStore
 from telemetry.store.refused import read_refused
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 # A node rule that is broken on all nodes of a run is reported for the run.
@@ -151,50 +153,159 @@ def rule_failures(hot: HotStore) -> list[RuleFailure]:
     return msgspec.json.decode(hot.execute("GET", FAILURES) or b"[]", type=list[RuleFailure])
 
 
+class Look(msgspec.Struct, frozen=True):
+    """What one watcher found in its runs at one second, in a form that other workers can read.
+
+    ``last_seen`` is that of nodes that may be silent, and of one node of each run that is not:
+    the others change nothing. ``is_waiting``: a moment after a pause, missing data says nothing.
+    """
+
+    at_s: float
+    findings: list[Finding]
+    evaluated: set[Subject]
+    failures: list[RuleFailure] = []
+    n_nodes: int = 0
+    last_seen: dict[str, int] = {}
+    run_of: dict[str, str] = {}
+    pulses: dict[str, StepHeartbeat] = {}
+    report_every_s: dict[str, int] = {}
+    dead: set[str] = set()
+    is_waiting: bool = False
+
+
 def watch(
     hot: HotStore, *, now: datetime, rules: Mapping[str, Finder] = INDEPENDENT_RULES
 ) -> list[Alert]:
-    """Evaluate every active run and every node, and reconcile the alerts; return the changed.
+    """Evaluate every active run and every node, and reconcile the alerts; return the changed."""
+    return conclude(hot, [look(hot, now=now, rules=rules)], now=now)
 
-    A rule that could not be evaluated leaves its alerts unchanged, and stops no other.
+
+def look(
+    hot: HotStore,
+    *,
+    now: datetime,
+    watcher: int = 0,
+    of: int = 1,
+    rules: Mapping[str, Finder] = INDEPENDENT_RULES,
+) -> Look:
+    """Evaluate the runs of one watcher ``of`` some; a run has always the same one.
+
+    A rule that could not be evaluated stops no other.
     """
+    active = list(Run.objects.active().defer("plan", "clock"))
+    runs = [run for run in active if run.pk % of == watcher]
+    keep_rosters(run.pk for run in active)
+    for name in WATCHES.keys() - {run.name for run in active}:
+        del WATCHES[name]
     now_s, guard = now.timestamp(), Guard()
-    runs = list(Run.objects.active().defer("plan", "clock"))
     members = run_members(runs)
     guarded = {run.pk: partial(guard, run.name, members[run.pk].nodes, ALL_RULES) for run in runs}
     snapshots = snapshots_of(hot, runs, members, now_s=now_s, guarded=guarded)
     unread = {name for failure in guard.failures for name in failure.nodes}
+    is_waiting = is_after_pause(hot, now_s=now_s)
+    expected = {name for member in members.values() for name in member.nodes} - unread
+    shards = {shard for member in members.values() for shard in member.shards}
+    seen = {} if is_waiting else hot.last_seen(shards)
+    last_seen = {name: tick for name, tick in seen.items() if name in expected}
+    open_ = open_alerts(runs)
+    findings, dead = find_in_runs(
+        snapshots,
+        now_s=now_s,
+        open_=open_,
+        watches=WATCHES,
+        rules=rules,
+        guard=guard,
+        n_runs=len(active),
+    )
+    pulses = pulses_of(snapshots)
+    stepped_s = {run: pulse.last_step_at_s for run, pulse in pulses.items()}
+    with guard("", (), RECOMPILE):
+        findings = joined(findings, compile_findings(runs, now=now, stepped_s=stepped_s))
+    evaluated = evaluated_subjects(snapshots, last_seen, open_.subjects, now_s=now_s)
+    evaluated -= found_by_others(snapshots, open_.subjects, now=now)
+    told = told_of(snapshots, last_seen, dead, now_s=now_s)
+    with guard("", (), "limits"):
+        known = {run.name: WATCHES[run.name] for run in runs if run.name in WATCHES}
+        note_limits(hot, known, watcher=watcher, now_s=now_s)
+    return Look(
+        now_s,
+        findings,
+        evaluated,
+        guard.failures,
+        sum(len(member.nodes) for member in members.values()),
+        {name: last_seen[name] for name in told},
+        told,
+        pulses,
+        {snapshot.run.name: snapshot.report_every_s for snapshot in snapshots},
+        dead,
+        is_waiting,
+    )
+
+
+def pulses_of(snapshots: Iterable[RunSnapshot]) -> dict[str, StepHeartbeat]:
+    """Return when each run's newest step ended; runs without steps are left out."""
+    return {
+        snapshot.run.name: pulse
+        for snapshot in snapshots
+        if (pulse := snapshot.heartbeat) is not None
+    }
+
+
+def told_of(
+    snapshots: Iterable[RunSnapshot],
+    last_seen: Mapping[str, int],
+    dead: Collection[str],
+    *,
+    now_s: float,
+) -> dict[str, str]:
+    """Return the nodes that may be silent, and the newest one of each run, with their runs."""
+    recent_s = now_s - RULES[SILENT].limits["quiet_s"] + TOGETHER_S
+    told: dict[str, str] = {}
+    for snapshot in snapshots:
+        seen = {name: last_seen[name] for name in snapshot.members.nodes if name in last_seen}
+        quiet = {name for name, tick in seen.items() if tick < recent_s or name in dead}
+        newest = {max(seen, key=seen.__getitem__)} if seen else set()
+        told |= dict.fromkeys(quiet | newest, snapshot.run.name)
+    return told
+
+
+def conclude(
+    hot: HotStore, looks: Sequence[Look], *, now: datetime, failures: Iterable[RuleFailure] = ()
+) -> list[Alert]:
+    """Add what concerns all runs and idle nodes, and reconcile the alerts; return the changed.
+
+    A rule that could not be evaluated leaves its alerts unchanged; ``failures`` are others.
+    """
+    now_s, guard = now.timestamp(), Guard([*failures, *(f for x in looks for f in x.failures)])
+    is_waiting = now_s - watching_since_s(hot, now_s=now_s) < WAIT_AFTER_PAUSE_S
+    is_waiting |= any(each.is_waiting for each in looks)
     real = Node.objects.real().unretired()
     idle = Q(run=None) | Q(run__finished_at__isnull=False)
     shards = dict(real.filter(idle).values_list("name", "shard"))
-    expected = {name for member in members.values() for name in member.nodes}
-    open_ = open_alerts(runs)
-    lost = lost_nodes(open_.subjects)
-    expected |= lost | set(real.values_list("name", flat=True))
-    expected_now = expected - unread
-    last_seen = {name: tick for name, tick in hot.last_seen().items() if name in expected_now}
-    is_waiting = now_s - watching_since_s(hot, now_s=now_s) < WAIT_AFTER_PAUSE_S
-    last_seen = {} if is_waiting else last_seen
-    findings = find_all(
-        snapshots,
-        last_seen,
-        now_s=now_s,
-        open_=open_,
-        lost=lost,
-        watches=WATCHES,
-        may_be_quiet_s=hot.quiet_s(),
-        rules=rules,
-        guard=guard,
-    )
-    stepped_s = {
-        snapshot.run.name: snapshot.heartbeat.last_step_at_s
-        for snapshot in snapshots
-        if snapshot.heartbeat is not None
-    }
-    with guard("", (), RULE):
-        findings = joined(findings, compile_findings(runs, now=now, stepped_s=stepped_s))
-    evaluated = evaluated_subjects(snapshots, last_seen, open_.subjects, now_s=now_s)
-    if not expected:
+    open_subjects = subjects_of_open()
+    lost = lost_nodes(open_subjects)
+    of_looks = {name for each in looks for name in each.last_seen}
+    expected = (lost | shards.keys()) - of_looks
+    seen = hot.last_seen() if expected and not is_waiting else {}
+    last_seen = {name: tick for name, tick in seen.items() if name in expected}
+    evaluated = {(SILENT, f"node:{name}") for name in nodes_in(open_subjects) & last_seen.keys()}
+    evaluated |= {BLIND} if last_seen else set()
+    findings = [finding for each in looks for finding in each.findings]
+    for each in looks:
+        last_seen |= each.last_seen
+        evaluated |= each.evaluated
+    with guard("", (), SILENT):
+        findings += find_silent(
+            {} if is_waiting else last_seen,
+            # A look may be a little older: what it did not see yet is not silent for that.
+            now_s=min((each.at_s for each in looks), default=now_s),
+            run_of=merged(each.run_of for each in looks),
+            pulses=merged(each.pulses for each in looks),
+            crashed=lost.union(*(each.dead for each in looks)),
+            report_every_s=merged(each.report_every_s for each in looks),
+            may_be_quiet_s=hot.quiet_s(),
+        )
+    if not expected and not any(each.n_nodes for each in looks):
         # Without a node that should report, none is missing.
         evaluated.add(BLIND)
     # The memory of a real node is evaluated even if it belongs to no run.
@@ -202,17 +313,12 @@ def watch(
         counts = ecc_counts(hot, tuple(shards.values()), tuple(shards), end=int(now_s))
         if counts is not None:
             findings += uncorrected(counts) + unhealthy_devices(counts)
-            findings += missing_devices(counts, known=known_missing(open_.subjects))
-            alerting = nodes_in(open_.subjects) & shards.keys()
+            findings += missing_devices(counts, known=known_missing(open_subjects))
+            alerting = nodes_in(open_subjects) & shards.keys()
             evaluated |= {(rule, f"node:{name}") for name in alerting for rule in COUNT_RULES}
             evaluated |= with_known_health(counts)
-            evaluated -= unsettled([counts], open_.subjects, now_s=now_s)
+            evaluated -= unsettled([counts], open_subjects, now_s=now_s)
     evaluated = {key for key in evaluated if not any(f.covers(*key) for f in guard.failures)}
-    evaluated -= found_by_others(snapshots, open_.subjects, now=now)
-    with guard("", (), "limits"):
-        for name in WATCHES.keys() - {run.name for run in runs}:
-            del WATCHES[name]
-        note_limits(hot, WATCHES, now_s=now_s)
     guard.note(hot)
     if is_waiting:
         findings = [finding for finding in findings if finding.rule not in OF_MISSING_DATA]
@@ -220,6 +326,11 @@ def watch(
     findings = with_refused(hot, findings, now_s=now_s)
     changed = reconcile(findings, evaluated=evaluated, now=now)
     return [*changed, *explain_recent(now=now)]
+
+
+def merged(parts: Iterable[Mapping[str, T]]) -> dict[str, T]:
+    """Return one mapping of all."""
+    return {name: value for part in parts for name, value in part.items()}
 
 
 def found_by_others(
@@ -276,17 +387,45 @@ def find_all(
     watches: dict[str, Any] | None = None,
     may_be_quiet_s: Mapping[str, int] | None = None,
     rules: Mapping[str, Finder] = INDEPENDENT_RULES,
-    guard: Callable[[str, tuple[str, ...], str], AbstractContextManager[None]] = unguarded,
 ) -> list[Finding]:
     """Find everything that is wrong with these runs and nodes; ``lost`` nodes are known dead.
 
     ``watches`` keeps what is known of each run from one second to the next.
-    ``may_be_quiet_s`` is by node, see `find_silent`. ``guard`` is a context for a rule of a run;
-    unless it suppresses exceptions, they pass.
+    ``may_be_quiet_s`` is by node, see `find_silent`.
     """
     snapshots = list(snapshots)
+    findings, dead = find_in_runs(
+        snapshots, now_s=now_s, open_=open_, watches=watches, rules=rules
+    )
+    return findings + find_silent(
+        last_seen,
+        now_s=now_s,
+        run_of={
+            name: snapshot.run.name for snapshot in snapshots for name in snapshot.members.nodes
+        },
+        pulses=pulses_of(snapshots),
+        crashed=dead.union(lost),
+        report_every_s={snapshot.run.name: snapshot.report_every_s for snapshot in snapshots},
+        may_be_quiet_s=may_be_quiet_s,
+    )
+
+
+def find_in_runs(
+    snapshots: Sequence[RunSnapshot],
+    *,
+    now_s: float,
+    open_: "OpenAlerts",
+    watches: dict[str, Any] | None = None,
+    rules: Mapping[str, Finder] = INDEPENDENT_RULES,
+    guard: Callable[[str, tuple[str, ...], str], AbstractContextManager[None]] = unguarded,
+    n_runs: int = 0,
+) -> tuple[list[Finding], set[str]]:
+    """Find what is wrong with runs, of ``n_runs`` (0: these), and which nodes have crashed.
+
+    ``guard`` is a context for a rule of a run; unless it suppresses exceptions, they pass.
+    """
     findings: list[Finding] = []
-    dead = set(lost)
+    dead: set[str] = set()
     for snapshot in snapshots:
         open_rules = {
             rule for rule, subject in open_.active if subject == f"run:{snapshot.run.name}"
@@ -299,30 +438,12 @@ def find_all(
                 now_s=now_s,
                 open_problems=problems,
                 watches=watches,
-                n_runs=len(snapshots),
+                n_runs=n_runs or len(snapshots),
             )
             findings += find(data, open_rules=open_rules, rules=rules, guard=of_run)
             with of_run("hang"):
                 dead |= crashed_nodes(data)
-    with guard("", (), "node_silent"):
-        findings += find_silent(
-            last_seen,
-            now_s=now_s,
-            run_of={
-                name: snapshot.run.name
-                for snapshot in snapshots
-                for name in snapshot.members.nodes
-            },
-            pulses={
-                snapshot.run.name: pulse
-                for snapshot in snapshots
-                if (pulse := snapshot.heartbeat) is not None
-            },
-            crashed=dead,
-            report_every_s={snapshot.run.name: snapshot.report_every_s for snapshot in snapshots},
-            may_be_quiet_s=may_be_quiet_s,
-        )
-    return findings
+    return findings, dead
 
 
 def evaluated_subjects(
@@ -441,6 +562,14 @@ def unsettled(
     return unsettled_subjects
 
 
+def is_after_pause(hot: HotStore, *, now_s: float) -> bool:
+    """Whether evaluation has not gone on for long enough to tell what is missing."""
+    gauges = hot.gauges()
+    paused_s = now_s - gauges.get("watched_at_s", -PAUSE_S)
+    watched_s = now_s - gauges.get("listening_since_s", now_s)
+    return paused_s > PAUSE_S or watched_s < WAIT_AFTER_PAUSE_S
+
+
 def watching_since_s(hot: HotStore, *, now_s: float) -> float:
     """Return the start of uninterrupted evaluation, in Unix seconds, and record this one."""
     gauges = hot.gauges()
@@ -545,144 +674,3 @@ def detection_input(
             else None
         ),
     )
-
-
-RULE = "recompile"
-# Compiles closer together than this are one problem; the last one is recent for as long.
-RECENT = timedelta(minutes=3)
-LOOK_BACK = timedelta(hours=6)
-FRESH = timedelta(seconds=20)
-LOGGED_WITHIN = timedelta(days=1)
-LIMITS = RULES[RULE].limits
-LEAD_S = 120.0
-MOST_LINES = 4
-
-
-def compile_findings(
-    runs: Iterable[Run], *, now: datetime, stepped_s: Mapping[str, float] | None = None
-) -> list[Finding]:
-    """Find the runs that have just reported an unplanned compile.
-
-    ``stepped_s`` is when each run's newest step ended: a run that continues to train has a
-    finding only for a moment.
-    """
-    by_pk = {run.pk: run for run in runs}
-    reported = CompileEvent.objects.unannounced().filter(
-        noted_at__gt=now - RECENT, noted_at__lte=now
-    )
-    fresh = set(reported.filter(run__in=by_pk).values_list("run_id", flat=True))
-    findings = []
-    for pk in sorted(fresh):
-        events = events_up_to(by_pk[pk], now=now)
-        finding = finding_of(by_pk[pk], events)
-        is_old = now - (events[-1].noted_at or now) > FRESH if events else True
-        continued_s = (stepped_s or {}).get(by_pk[pk].name, 0.0)
-        if finding is not None and not (is_old and continued_s > finding.evidence["end_s"]):
-            findings.append(finding)
-    return findings
-
-
-def events_up_to(run: Run, *, now: datetime) -> Sequence[CompileEvent]:
-    """List the unplanned compiles of the newest problem, oldest first."""
-    reported = run.compiles.unannounced().filter(noted_at__gt=now - LOOK_BACK, noted_at__lte=now)
-    together: list[CompileEvent] = []
-    for event in reported.exclude(at=None).order_by("-noted_at", "-at"):
-        if together and (together[-1].noted_at or now) - (event.noted_at or now) > RECENT:
-            break
-        together.append(event)
-    return together[::-1]
-
-
-def finding_of(run: Run, events: Sequence[CompileEvent]) -> Finding | None:
-    """Build the finding of unplanned compiles; None without a dated event."""
-    spans = [(event.at.timestamp(), event.seconds or 0.0) for event in events if event.at]
-    if not spans:
-        return None
-    spans.sort()
-    since_s, lost_s = spans[0][0], covered_s(spans)
-    end_s = max(begin + length for begin, length in spans)
-    return Finding(
-        rule=RULE,
-        cause=RULE,
-        severity="page" if lost_s > LIMITS["page_after_s"] else "warn",
-        run=run.name,
-        onset_s=since_s,
-        score=max(1.0, lost_s / LIMITS["certain_s"]),
-        evidence={
-            "since_s": since_s,
-            "lost_s": lost_s,
-            "is_over": True,
-            "end_s": end_s,
-            "culprit": None,
-            "window": [since_s - LEAD_S, end_s + LEAD_S],
-            "charts": [],
-            **key_evidence(events),
-        },
-    )
-
-
-def key_evidence(events: Sequence[CompileEvent]) -> dict[str, Any]:
-    """Describe what changed in the cache keys, and count the graphs that compiled."""
-    lines = dict.fromkeys(line for event in events for line in change_lines(event.change))
-    graphs = {event.module or event.pk for event in events}
-    return {"key_changes": list(lines)[:MOST_LINES], "n_graphs": len(graphs)}
-
-
-def raise_from_log(run: Run, *, now: datetime) -> list[Alert]:
-    """Fire an alert for unplanned compiles in an imported log of the last day.
-
-    It is a warning: the compiles are over.
-    """
-    if run.finished_at is None or run.finished_at < now - LOGGED_WITHIN:
-        return []
-    finding = finding_of(run, list(run.compiles.unannounced()))
-    if finding is None:
-        return []
-    return reconcile([replace(finding, severity="warn")], evaluated=(), now=now)
-
-
-def joined(findings: Sequence[Finding], reported: Sequence[Finding]) -> list[Finding]:
-    """Join the findings of telemetry with those that jobs reported: one per problem."""
-    by_run = {finding.run: finding for finding in reported}
-    seen = {finding.run for finding in findings if finding.rule == RULE}
-    return [
-        *(_with_keys(each, by_run) if each.rule == RULE else each for each in findings),
-        *(each for each in reported if each.run not in seen),
-    ]
-
-
-def _with_keys(finding: Finding, reported: Mapping[str | None, Finding]) -> Finding:
-    why = reported.get(finding.run)
-    if why is None:
-        return finding
-    keys = {name: why.evidence[name] for name in ("key_changes", "n_graphs")}
-    return replace(finding, evidence={**finding.evidence, **keys})
-
-
-def explain_recent(*, now: datetime) -> list[Alert]:
-    """Explain alerts of runs whose compiles have just been reported."""
-    reported = CompileEvent.objects.unannounced().filter(
-        noted_at__gt=now - FRESH, noted_at__lte=now
-    )
-    runs = Run.objects.filter(pk__in=set(reported.values_list("run_id", flat=True)))
-    return [alert for run in runs for alert in explain(run, now=now)]
-
-
-@transaction.atomic
-def explain(run: Run, *, now: datetime) -> list[Alert]:
-    """Add what changed in the cache keys to the run's recompile alerts."""
-    alerts = run.alerts.filter(rule=RULE).select_related("run", "node")
-    alerts = alerts.filter(fired_at__lte=now, last_seen_at__gt=now - LOOK_BACK)
-    recent = alerts.order_by("-fired_at")[:5]
-    changed = []
-    for alert in recent:
-        until = alert.resolved_at or now
-        events = run.compiles.unannounced().filter(
-            at__gte=alert.onset_at - RECENT, at__lte=until + RECENT
-        )
-        keys = key_evidence(list(events.order_by("at")))
-        if keys["n_graphs"] and alert.evidence.get("key_changes") != keys["key_changes"]:
-            change(alert, if_still={}, to={"evidence": {**alert.evidence, **keys}})
-            note(alert, Kind.LEARNED, now=now, text="; ".join(keys["key_changes"]))
-            changed.append(alert)
-    return changed

@@ -19,7 +19,7 @@ RECENT, YEAR = timedelta(days=90), timedelta(days=365)
 NOUNS: Mapping[Severity, str] = {"page": "page", "warn": "warning"}
 SEVERITY_OF: Mapping[str, Severity] = {Alert.Severity.PAGE: "page", Alert.Severity.WARN: "warn"}
 # What can be found is noted so often, and kept for the page of rules while nothing newer is.
-LIMITS, LIMITS_DUE, NOTED_EVERY_S, KEEP_S = "watch:limits", "watch:limits:due", 15, 86_400
+LIMITS, LIMITS_DUE, NOTED_EVERY_S, KEEP_S = "watch:limits-of", "watch:limits:due", 15, 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,17 +127,25 @@ class FoundNow(msgspec.Struct, frozen=True):
         return datetime.fromtimestamp(self.at_s, UTC)
 
 
-def note_limits(hot: HotStore, watches: Mapping[str, RunWatch], *, now_s: float) -> None:
-    """Keep what can be found in each run; one of all workers does so every few seconds."""
-    if not watches or not hot.execute("SET", LIMITS_DUE, 1, "NX", "EX", NOTED_EVERY_S):
+def note_limits(
+    hot: HotStore, watches: Mapping[str, RunWatch], *, watcher: int = 0, now_s: float
+) -> None:
+    """Keep what can be found in each run of a watcher; it does so every few seconds."""
+    due = f"{LIMITS_DUE}:{watcher}"
+    if not watches or not hot.execute("SET", due, 1, "NX", "EX", NOTED_EVERY_S):
         return
     limits = {run: limits_of(watch.steps) for run, watch in watches.items()}
     known = {run: each for run, each in limits.items() if each is not None}
     found = msgspec.json.encode(FoundNow(now_s, known))
-    hot.execute("SET", LIMITS, found, "EX", KEEP_S)
+    hot.execute_all([("HSET", LIMITS, watcher, found), ("EXPIRE", LIMITS, KEEP_S)])
 
 
 def limits_now(hot: HotStore) -> FoundNow | None:
     """Read what could be found last; None where nothing was noted for a day."""
-    noted = hot.execute("GET", LIMITS)
-    return msgspec.json.decode(noted, type=FoundNow) if noted else None
+    noted = [msgspec.json.decode(each, type=FoundNow) for each in hot.execute("HVALS", LIMITS)]
+    if not noted:
+        return None
+    at_s = max(each.at_s for each in noted)
+    # A watcher that notes no more is late, or there are fewer of them now.
+    recent = [each for each in noted if each.at_s > at_s - 2 * NOTED_EVERY_S]
+    return FoundNow(at_s, {run: each for found in recent for run, each in found.runs.items()})

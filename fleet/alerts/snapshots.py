@@ -102,9 +102,10 @@ def run_members(runs: Iterable[Run]) -> dict[int, RunMembers]:
         squares=Sum(F("pk") % 1009 * F("rank") * F("rank")),
     )
     sums = {each["run_id"]: tuple(each.values()) for each in summed}
-    for key in _ROSTERS.keys() - sums.keys():
-        del _ROSTERS[key]
     changed = [key for key, each in sums.items() if _ROSTERS.get(key, ((),))[0] != each]
+    for key in keys:
+        if key not in sums:
+            _ROSTERS.pop(key, None)
     rows: dict[int, list[tuple[str, str, int, int]]] = {key: [] for key in changed}
     columns = ("run_id", "name", "shard", "n_cores", "n_devices")
     members = Node.objects.unretired().filter(run__in=changed).order_by("rank")
@@ -116,6 +117,12 @@ def run_members(runs: Iterable[Run]) -> dict[int, RunMembers]:
         members_now = RunMembers(names, tuple(dict.fromkeys(shards)), cores_per_device)
         _ROSTERS[key] = (sums[key], members_now)
     return {key: _ROSTERS[key][1] if key in _ROSTERS else RunMembers() for key in keys}
+
+
+def keep_rosters(keys: Iterable[int]) -> None:
+    """Forget the nodes of all runs but these."""
+    for key in _ROSTERS.keys() - set(keys):
+        del _ROSTERS[key]
 
 
 def snapshot_of(

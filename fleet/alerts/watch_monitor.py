@@ -31,15 +31,17 @@ Programs = Callable[[datetime], Mapping[str, float] | None]
 
 
 def last_evaluation(redis_url: str) -> LastEvaluation:
-    """Return a function that reads when the fleet was last evaluated; None: unknown."""
+    """Return a function that reads when all of the fleet was last evaluated; None: unknown."""
     limits = {"socket_timeout": REDIS_WITHIN_S, "socket_connect_timeout": REDIS_WITHIN_S}
     store = HotStore(Redis.from_url(redis_url, **limits))
 
     def read() -> datetime | None:
         try:
-            at_s = store.gauges().get("watched_at_s")
+            gauges = store.gauges()
         except RedisError:
             return None
+        # Of several watchers, the last one.
+        at_s = gauges.get("all_watched_at_s", gauges.get("watched_at_s"))
         return None if at_s is None else datetime.fromtimestamp(at_s, UTC)
 
     return read

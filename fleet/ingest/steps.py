@@ -564,14 +564,16 @@ def _step(name: bytes) -> Step:
     return run, session, int(number)
 
 
-def update_reported_runs(hot: HotStore, *, now: datetime) -> None:
-    """Assemble overdue steps and update the rows of reported runs."""
+def update_reported_runs(hot: HotStore, *, now: datetime, watcher: int = 0, of: int = 1) -> None:
+    """Assemble overdue steps and update the rows of a watcher's reported runs."""
     now_s = now.timestamp()
     names = recently_reporting_runs(hot, since_s=now_s - LOOK_BACK_S)
     if not names:
         return
-    runs = list(Run.objects.filter(name__in=names).exclude(session=""))
-    waited_for = overdue(hot, now_s=now_s)
+    reported = list(Run.objects.filter(name__in=names).exclude(session=""))
+    runs = [run for run in reported if run.pk % of == watcher]
+    others = {run.name for run in reported} - {run.name for run in runs}
+    waited_for = [step for step in overdue(hot, now_s=now_s) if step[0] not in others]
     if waited_for:
         store_assembled(hot, waited_for, now_s=now_s, rows={run.name: run for run in runs})
     is_count_due = int(now_s) % COUNT_EVERY_S == 0

@@ -25,6 +25,10 @@ class RunQuerySet(LabeledQuerySet["Run"]):
     def active(self) -> Self:
         return self.filter(finished_at=None)
 
+    def watched_by(self, watcher: int, of: int) -> Self:
+        """Keep the runs of one watcher of some: a run has always the same one."""
+        return self.alias(watcher=F("pk") % of).filter(watcher=watcher)
+
     def simulated(self) -> Self:
         return self.filter(is_simulated=True)
 

@@ -51,12 +51,14 @@ class Environment:
             raise ImproperlyConfigured(f"{name} must be 1 or 0, not {value!r}.")
         return value == "1"
 
-    def whole_number(self, name: str, default: int) -> int:
+    def whole_number(
+        self, name: str, default: int, *, least: int = 0, most: int = LARGEST_SETTING
+    ) -> int:
         value = self.text(name, str(default))
-        number = whole_number(value, most=LARGEST_SETTING)
-        if number is None:
+        number = whole_number(value, most=most)
+        if number is None or number < least:
             raise ImproperlyConfigured(
-                f"{name} must be a whole number from 0 to {LARGEST_SETTING}, not {value[:40]!r}."
+                f"{name} must be a whole number from {least} to {most}, not {value[:40]!r}."
             )
         return number
 

@@ -14,6 +14,7 @@ from io import StringIO
 from pathlib import Path
 
 import psutil
+from django.conf import settings
 from django.core.management import call_command
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
@@ -25,10 +26,18 @@ from fleet.ops.fork_server import IS_SUPPORTED, KIND
 from fleet.ops.liveness import adopt_orphans
 from fleet.ops.supervisor import Program, Supervisor, last_line
 
-# The queues of each worker. Two wait for what must come each second, and for nothing else: a slow
-# evaluation delays no tick, and a slow chore neither. The third one does the chores, and stands in
-# for both while one of them is replaced.
-WORKERS = {"worker-1": "ticks", "worker-2": "watch", "worker-3": "celery,watch,ticks"}
+
+def workers(watchers: int) -> dict[str, str]:
+    """Return the queues of each worker.
+
+    Most wait for what must come each second, and for nothing else: a slow evaluation delays no
+    tick and no other watcher, and a slow chore neither. The third one does the chores, and stands
+    in for the others while one of them is replaced.
+    """
+    queues = ("ticks", "watch", "celery,watch,ticks", *["watch"] * (watchers - 1))
+    return {f"worker-{i}": its for i, its in enumerate(queues, start=1)}
+
+
 CELERY = (sys.executable, "-m", "celery", "--quiet", "--app", "fleet.celery")
 
 
@@ -46,10 +55,10 @@ def web(*, listener: int) -> Program:
     return Program("web", command, pass_fds=(listener,), kind="web", outlives=True, is_forked=True)
 
 
-def worker(name: str) -> Program:
+def worker(name: str, queues: str) -> Program:
     """Return a Celery worker with one process, so that the supervisor sees it end."""
     options = (
-        *("--queues", WORKERS[name]),
+        *("--queues", queues),
         *("--pool", "solo"),
         *("--hostname", f"{name}@trnwatch"),
         *("--loglevel", "WARNING"),
@@ -137,7 +146,7 @@ class Services:
             self._start([fork_server()])
         await asyncio.to_thread(prepare)
         await self._wait_for_redis(url)
-        first, *others = (worker(name) for name in WORKERS)
+        first, *others = (worker(*each) for each in workers(settings.WATCHERS).items())
         async with asyncio.TaskGroup() as group:
             self._start([first, beat()])
             if self._env["TRNWATCH_DEMO"] == "1":

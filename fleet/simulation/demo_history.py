@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
-from fleet.alerts.evaluate import explain
+from fleet.alerts.recompiles import explain
 from fleet.charts.frozen import freeze
 from fleet.models import Alert, Annotation, InjectedFault, Node, Run
 from fleet.runs.annotations import ANNOUNCER, AnnotationRequest, annotate, announced

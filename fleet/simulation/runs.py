@@ -154,11 +154,12 @@ OVER = (Run.Phase.FINISHED, Run.Phase.FAILED)
 COUNT_EVERY_S = 10
 
 
-def follow_runs(hot: HotStore, *, now: datetime) -> None:
-    """Store what the runs' clocks say: a new phase at once, counts every few seconds."""
+def follow_runs(hot: HotStore, *, now: datetime, watcher: int = 0, of: int = 1) -> None:
+    """Store what the clocks of a watcher's runs say: new phases at once, counts now and then."""
     is_count_due = int(now.timestamp()) % COUNT_EVERY_S == 0
     changed = []
-    runs = list(Run.objects.active().simulated().defer("plan", "clock"))
+    simulated = Run.objects.active().simulated().watched_by(watcher, of)
+    runs = list(simulated.defer("plan", "clock"))
     clocks = hot.clocks([f"{run.name}/0" for run in runs])
     for run in runs:
         encoded = clocks[f"{run.name}/0"]

@@ -196,10 +196,17 @@ class Reader(Service):
     def shards(self) -> tuple[str, ...]:
         return tuple(self.newest())
 
-    def last_seen(self) -> dict[str, int]:
-        """Return the newest tick of each node that reported in the last week."""
+    def last_seen(self, shards: Collection[str] | None = None) -> dict[str, int]:
+        """Return the newest tick of each node that reported in the last week.
+
+        With ``shards``, of the nodes of these, and of some others.
+        """
         seen = self._ticks("hot:seen")
-        for heard in self.execute("HGETALL", "hot:heard").values():
+        if shards is None:
+            heard_of = self.execute("HGETALL", "hot:heard").values()
+        else:
+            heard_of = filter(None, self.execute("HMGET", "hot:heard", *shards) if shards else ())
+        for heard in heard_of:
             tick, *nodes = heard.decode().split("\n")
             for node in nodes:
                 seen[node] = max(seen.get(node, 0), int(tick))

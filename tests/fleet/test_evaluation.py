@@ -21,7 +21,6 @@ from fleet.alerts.snapshots import RunMembers, RunSnapshot
 from fleet.alerts.text import AlertText
 from fleet.models import Alert, Node, Run
 from fleet.runs.state import WAIT_AFTER_PAUSE_S
-from fleet.tasks import WATCHER, WATCHES_S, watching_worker
 from telemetry.blocks import Block, FloatArray, Span
 from telemetry.detect import DetectionInput, Finding
 from telemetry.simulate.plan import Fault, Plan
@@ -497,23 +496,3 @@ def test_what_another_worker_has_just_found_does_not_end(
         watch(hot, now=at(second))
     alert.refresh_from_db()
     assert not alert.is_open
-
-
-def test_one_worker_evaluates_until_it_is_late(hot: HotStore) -> None:
-    assert [watching_worker(hot, name) for name in ("a@x", "b@x", "a@x", "b@x")] == ["a@x"] * 4
-    assert 0 < int(hot.execute("TTL", WATCHER)) <= WATCHES_S
-
-    # It does not evaluate for so long that another one may.
-    hot.execute("DEL", WATCHER)
-    assert [watching_worker(hot, name) for name in ("b@x", "a@x")] == ["b@x"] * 2
-
-
-def test_a_worker_with_other_tasks_evaluates_until_one_without_comes(hot: HotStore) -> None:
-    """Its chores may take minutes."""
-    assert watching_worker(hot, "chores@x", stands_in=True) == "chores@x"
-    assert watching_worker(hot, "more@x", stands_in=True) == "chores@x"
-    assert watching_worker(hot, "watch@x") == "watch@x"
-    assert watching_worker(hot, "chores@x", stands_in=True) == "watch@x"
-
-    hot.execute("DEL", WATCHER)
-    assert watching_worker(hot, "chores@x", stands_in=True) == "chores@x"

@@ -7,13 +7,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from fleet.alerts import reconcile
-from fleet.alerts.evaluate import (
+from fleet.alerts.evaluate import watch
+from fleet.alerts.recompiles import (
     compile_findings,
     explain_recent,
     finding_of,
     joined,
     raise_from_log,
-    watch,
 )
 from fleet.alerts.text import AlertText
 from fleet.models import Alert, AlertEvent, Run

@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.utils import timezone
 
-from fleet.alerts.evaluate import raise_from_log
+from fleet.alerts.recompiles import raise_from_log
 from fleet.formatting import si
 from fleet.management.cli import PlainCommand
 from fleet.models import ReadLog

@@ -1,0 +1,222 @@
+"""Watchers share the runs: they find together what one finds, and none waits for a slow one."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+from redis import Redis
+
+from fleet.alerts.evaluate import rule_failures
+from fleet.alerts.watch_monitor import last_evaluation
+from fleet.alerts.watchers import HANGS_S, TURNS, WATCHES_S, WORKER, watch_runs, worker_of
+from fleet.models import Alert, Run
+from fleet.simulation.runs import create_run
+from telemetry.simulate.plan import Fault, Plan
+from telemetry.simulate.shard import play, start_clock
+from telemetry.store.hot import HotStore
+from tests.helpers import LLAMA
+
+LENGTH_S = 400
+FAULT_AT_S = 300
+
+
+@dataclass
+class Clock:
+    """The time of a store, moved by hand."""
+
+    now_s: float
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock(float(int(time.time())))
+
+
+@pytest.fixture
+def hot(redis: Redis, clock: Clock) -> HotStore:
+    return HotStore(redis, now=clock)
+
+
+@pytest.fixture
+def simulated(db: None, hot: HotStore, clock: Clock) -> Callable[..., list[Run]]:
+    """Give a function that makes two runs, one of each of two watchers, and plays their past."""
+
+    def make(*kinds: str, until_s: float = 0.0, zone: str = "") -> list[Run]:
+        runs: list[Run] = []
+        began_s = int(clock.now_s) - LENGTH_S
+        for name in ("llama", "alpaca"):
+            spec = msgspec.structs.replace(LLAMA, name=name, nodes_per_rack=4)
+            run = create_run(
+                spec, started_at=datetime.fromtimestamp(began_s, UTC), zone=zone or name
+            )
+            faults = [
+                Fault(
+                    kind=kind,
+                    node=f"{name}-02",
+                    device=2,
+                    start_s=FAULT_AT_S,
+                    duration_s=600,
+                    magnitude=6.0,
+                )
+                for kind in kinds
+            ]
+            plan = Plan(run=spec, seed=3, epoch_s=began_s, faults=tuple(faults))
+            played = play(plan, f"{name}/0", start_clock(plan), int(clock.now_s - until_s))
+            hot.append(played.span.blocks())
+            hot.append_steps(played.steps)
+            runs.append(run)
+        assert {run.pk % 2 for run in runs} == {0, 1}
+        hot.gauge("listening_since_s", began_s)
+        hot.gauge("watched_at_s", clock.now_s)
+        return runs
+
+    return make
+
+
+def turn(hot: HotStore, clock: Clock, watchers: range, *, of: int) -> list[bool]:
+    """Let each of these watchers look once; return whether each reconciled."""
+    now, ended = datetime.fromtimestamp(clock.now_s, UTC), []
+    for watcher in watchers:
+        clock.now_s += 0.1
+        ended.append(watch_runs(hot, now=now, watcher=watcher, of=of))
+    clock.now_s = now.timestamp()
+    return ended
+
+
+def found() -> list[tuple[Any, ...]]:
+    """Return what alerts say, apart from when they were found."""
+    return sorted(
+        (alert.rule, alert.subject, alert.cause, alert.nodes, str(alert.run), len(alert.parts))
+        for alert in Alert.objects.open()
+    )
+
+
+@pytest.mark.parametrize("of", [1, 2, 3])
+def test_watchers_find_together_what_one_finds(
+    hot: HotStore, clock: Clock, simulated: Callable[..., list[Run]], of: int
+) -> None:
+    """A rack that is slow for two runs is one alert, whoever looks at which."""
+    simulated("efa_latency", zone="shared")
+    end_s = clock.now_s
+
+    for age_s in range(LENGTH_S - FAULT_AT_S + 40, -1, -5):
+        clock.now_s = end_s - age_s
+        hot.gauge("watched_at_s", clock.now_s)
+        # The last one to look reconciles.
+        assert turn(hot, clock, range(of), of=of)[-1]
+
+    [(rule, _, cause, nodes, _, n_parts)] = found()
+    assert (rule, cause, nodes) == ("allreduce_share", "efa_latency", ["alpaca-02", "llama-02"])
+    assert n_parts == 2
+
+
+def test_silence_is_found_by_the_one_that_reconciles(
+    hot: HotStore, clock: Clock, simulated: Callable[..., list[Run]]
+) -> None:
+    simulated("node_silent")
+    turn(hot, clock, range(2), of=2)
+    assert [row[:2] for row in found()] == [
+        ("node_silent", "node:alpaca-02"),
+        ("node_silent", "node:llama-02"),
+    ]
+
+
+def test_where_no_node_of_any_watcher_reports_monitoring_is_blind(
+    hot: HotStore, clock: Clock, simulated: Callable[..., list[Run]]
+) -> None:
+    simulated(until_s=60)
+    turn(hot, clock, range(2), of=2)
+    assert [row[0] for row in found()] == ["monitoring_blind"]
+
+
+def test_one_that_is_late_delays_no_other_and_its_alerts_stay(
+    hot: HotStore, clock: Clock, redis_url: str, simulated: Callable[..., list[Run]]
+) -> None:
+    runs = {run.pk % 2: run for run in simulated("node_silent")}
+    turn(hot, clock, range(2), of=2)
+    its, others = (Alert.objects.get(run=runs[i]) for i in (1, 0))
+    seen_at = its.last_seen_at
+
+    # It is waited for, but not for long.
+    ended = []
+    for _ in range(9):
+        clock.now_s += 1
+        ended += turn(hot, clock, range(1), of=2)
+    assert ended == [False] * 3 + [True] * 6
+
+    for alert in (its, others):
+        alert.refresh_from_db()
+    assert (its.is_open, its.last_seen_at) == (True, seen_at)
+    assert (others.is_open, others.last_seen_at > seen_at) == (True, True)
+    [failure] = rule_failures(hot)
+    assert (failure.run, failure.error) == (
+        runs[1].name,
+        "not evaluated for 9 s: watcher 1 is late",
+    )
+    # What checks from outside whether all is evaluated goes by the last one.
+    assert last_evaluation(redis_url)() == seen_at
+
+
+def test_one_that_is_slow_is_not_waited_for(
+    hot: HotStore, clock: Clock, simulated: Callable[..., list[Run]]
+) -> None:
+    simulated()
+    began = datetime.fromtimestamp(clock.now_s, UTC)
+    clock.now_s += 2.5
+    watch_runs(hot, now=began, watcher=1, of=2)
+
+    assert turn(hot, clock, range(1), of=2) == [True]
+
+
+def test_one_worker_is_a_watcher_until_it_is_late(hot: HotStore) -> None:
+    assert [worker_of(hot, name) for name in ("a@x", "b@x", "a@x", "b@x")] == ["a@x"] * 4
+    assert 0 < int(hot.execute("TTL", WORKER.format(0))) <= WATCHES_S
+
+    # It does not evaluate for so long that another one may.
+    hot.execute("DEL", WORKER.format(0))
+    assert [worker_of(hot, name) for name in ("b@x", "a@x")] == ["b@x"] * 2
+
+
+def test_a_worker_with_other_tasks_is_one_until_a_worker_without_comes(hot: HotStore) -> None:
+    """Its chores may take minutes."""
+    assert worker_of(hot, "chores@x", stands_in=True) == "chores@x"
+    assert worker_of(hot, "more@x", stands_in=True) == "chores@x"
+    assert worker_of(hot, "watch@x") == "watch@x"
+    assert worker_of(hot, "chores@x", stands_in=True) == "watch@x"
+
+    hot.execute("DEL", WORKER.format(0))
+    assert worker_of(hot, "chores@x", stands_in=True) == "chores@x"
+
+
+def test_a_worker_is_two_watchers_until_another_one_comes(hot: HotStore) -> None:
+    assert [worker_of(hot, "a@x", watcher=i, of=2) for i in (0, 1, 0, 1)] == ["a@x"] * 4
+    assert worker_of(hot, "b@x", watcher=1, of=2) == "b@x"
+    # Now each is one, and stays it.
+    for name in ("a@x", "b@x"):
+        assert [worker_of(hot, name, watcher=i, of=2) for i in (0, 1)] == ["a@x", "b@x"]
+
+
+def test_a_run_that_hangs_one_watcher_hangs_no_other(hot: HotStore, clock: Clock) -> None:
+    for watcher, name in enumerate(("a@x", "b@x")):
+        worker_of(hot, name, watcher=watcher, of=2)
+    hot.execute("HSET", TURNS, "0:ended", clock.now_s - 6, "0:began", clock.now_s - 5)
+    hot.execute("DEL", WORKER.format(0))
+
+    assert worker_of(hot, "b@x", watcher=0, of=2) == ""
+    # A worker that is no watcher may try, and one that is after a while: it may have been killed.
+    clock.now_s += HANGS_S
+    assert worker_of(hot, "b@x", watcher=0, of=2) == "b@x"
+    hot.execute("DEL", WORKER.format(0))
+    clock.now_s -= HANGS_S
+    assert worker_of(hot, "c@x", watcher=0, of=2) == "c@x"
+    # One that ended its last turn was lost between two: it hung nowhere.
+    hot.execute("DEL", WORKER.format(0))
+    hot.execute("HSET", TURNS, "0:ended", clock.now_s - 4)
+    assert worker_of(hot, "b@x", watcher=0, of=2) == "b@x"
