@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 import msgspec
@@ -201,12 +201,16 @@ def look(
     members = run_members(runs)
     guarded = {run.pk: partial(guard, run.name, members[run.pk].nodes, ALL_RULES) for run in runs}
     snapshots = snapshots_of(hot, runs, members, now_s=now_s, guarded=guarded)
-    unread = {name for failure in guard.failures for name in failure.nodes}
     is_waiting = is_after_pause(hot, now_s=now_s)
-    expected = {name for member in members.values() for name in member.nodes} - unread
     shards = {shard for member in members.values() for shard in member.shards}
     seen = {} if is_waiting else hot.last_seen(shards)
-    last_seen = {name: tick for name, tick in seen.items() if name in expected}
+    seen_in = {
+        each.run.name: {name: seen[name] for name in each.members.nodes if name in seen}
+        for each in snapshots
+    }
+    last_seen: dict[str, int] = {}
+    for of_run in seen_in.values():
+        last_seen |= of_run
     open_ = open_alerts(runs)
     findings, dead = find_in_runs(
         snapshots,
@@ -223,7 +227,7 @@ def look(
         findings = joined(findings, compile_findings(runs, now=now, stepped_s=stepped_s))
     evaluated = evaluated_subjects(snapshots, last_seen, open_.subjects, now_s=now_s)
     evaluated -= found_by_others(snapshots, open_.subjects, now=now)
-    told = told_of(snapshots, last_seen, dead, now_s=now_s)
+    told = told_of(seen_in, dead, now_s=now_s)
     with guard("", (), "limits"):
         known = {run.name: WATCHES[run.name] for run in runs if run.name in WATCHES}
         note_limits(hot, known, watcher=watcher, now_s=now_s)
@@ -252,20 +256,17 @@ def pulses_of(snapshots: Iterable[RunSnapshot]) -> dict[str, StepHeartbeat]:
 
 
 def told_of(
-    snapshots: Iterable[RunSnapshot],
-    last_seen: Mapping[str, int],
-    dead: Collection[str],
-    *,
-    now_s: float,
+    seen_in: Mapping[str, Mapping[str, int]], dead: Collection[str], *, now_s: float
 ) -> dict[str, str]:
-    """Return the nodes that may be silent, and the newest one of each run, with their runs."""
+    """Return the nodes that may be silent, and a newest one of each run, with their runs."""
     recent_s = now_s - RULES[SILENT].limits["quiet_s"] + TOGETHER_S
     told: dict[str, str] = {}
-    for snapshot in snapshots:
-        seen = {name: last_seen[name] for name in snapshot.members.nodes if name in last_seen}
-        quiet = {name for name, tick in seen.items() if tick < recent_s or name in dead}
-        newest = {max(seen, key=seen.__getitem__)} if seen else set()
-        told |= dict.fromkeys(quiet | newest, snapshot.run.name)
+    for run, seen in seen_in.items():
+        newest_s = max(seen.values(), default=0)
+        if min(seen.values(), default=0) < recent_s or not seen.keys().isdisjoint(dead):
+            quiet = (name for name, tick in seen.items() if tick < recent_s or name in dead)
+            told |= dict.fromkeys(quiet, run)
+        told |= dict.fromkeys(islice((n for n, t in seen.items() if t == newest_s), 1), run)
     return told
 
 

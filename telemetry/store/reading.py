@@ -6,7 +6,8 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
+from itertools import accumulate, chain
 from operator import itemgetter
 from typing import Protocol, TypeVar
 
@@ -35,7 +36,7 @@ from telemetry.units import DAY_S, MINUTE_S
 # A packed block: tick, layout, bytes.
 Packed = tuple[int, PackedLayout, bytes]
 
-LAYOUTS_REMEMBERED = 8192
+LAYOUTS_REMEMBERED, PLACES_REMEMBERED = 8192, 64
 MAX_WINDOW_S = DAY_S
 # Where steps are slow, earlier minutes are read in pieces.
 LOOK_FURTHER_S = 4 * MINUTE_S
@@ -73,6 +74,11 @@ class Scrapes(msgspec.Struct, array_like=True, frozen=True):
 _SCRAPES = msgspec.msgpack.Decoder(Scrapes)
 
 
+@lru_cache(maxsize=LAYOUTS_REMEMBERED)
+def names_in(lines: bytes) -> tuple[str, ...]:
+    return tuple(lines.decode().split("\n"))
+
+
 def gather(
     held: Mapping[str, Sequence[Packed]],
     metrics: Sequence[str],
@@ -90,31 +96,59 @@ def gather(
     for blocks in held.values():
         for block in blocks:
             groups.setdefault(block[1], []).append(block)
-    nodes = tuple(
-        dict.fromkeys(
-            node for layout in groups for node in layout.nodes if only is None or node in only
-        )
-    )
+    nodes, places = places_of(tuple(groups), None if only is None else frozenset(only))
+    rows_of = [[row_of[tick] for tick, _, _ in blocks] for blocks in groups.values()]
     names = metrics or [
         name for name in METRICS if any(layout.column(name) is not None for layout in groups)
     ]
-    rows = {node: i for i, node in enumerate(nodes)}
     values = {}
     for name in names:
-        places = [(group, place) for group in groups if (place := group.column(name)) is not None]
-        n_parts = max((each.columns[place].n_parts for each, place in places), default=0)
+        columns = [
+            None if (column := layout.column(name)) is None else layout.columns[column]
+            for layout in groups
+        ]
+        n_parts = max((column.n_parts for column in columns if column is not None), default=0)
         dtype = "f8" if METRICS[name].packing == "exact" else "f4"
         values[name] = np.full((len(ticks), len(nodes), n_parts), np.nan, dtype)
-        for layout, place in places:
-            blocks, column = groups[layout], layout.columns[place]
+        for (layout, blocks), (kept, at), rows, column in zip(
+            groups.items(), places, rows_of, columns, strict=True
+        ):
             codes = unpack([blob for _, _, blob in blocks], layout, name)
-            if codes is not None:
-                at = np.array([row_of[tick] for tick, _, _ in blocks])[:, None]
-                places_of = [i for i, node in enumerate(layout.nodes) if node in rows]
-                columns = [rows[layout.nodes[i]] for i in places_of]
-                chosen = codes if len(columns) == len(layout.nodes) else codes[:, places_of]
-                values[name][at, columns, : column.n_parts] = decode(chosen, column.packing)
+            if codes is not None and column is not None:
+                decoded = decode(codes[:, kept], column.packing)
+                ticks_at = np.array(rows)[:, None] if isinstance(at, list) else rows
+                values[name][ticks_at, at, : column.n_parts] = decoded
     return Span(",".join(held), np.array(ticks, int), nodes, values)
+
+
+# The nodes of a layout that are kept, and their rows among all.
+Place = tuple[list[int] | slice, list[int] | slice]
+
+
+@lru_cache(maxsize=PLACES_REMEMBERED)
+def places_of(
+    layouts: tuple[PackedLayout, ...], only: frozenset[str] | None
+) -> tuple[tuple[str, ...], list[Place]]:
+    """Return all nodes of layouts, or ``only`` some, and where those of each layout are.
+
+    Nearly always a node is in one layout: then each has neighbouring rows.
+    """
+    kept = [
+        [i for i, node in enumerate(layout.nodes) if only is None or node in only]
+        for layout in layouts
+    ]
+    of_each = [[layout.nodes[i] for i in its] for layout, its in zip(layouts, kept, strict=True)]
+    nodes = tuple(dict.fromkeys(chain.from_iterable(of_each)))
+    places: list[Place] = []
+    if only is None and len(nodes) == sum(map(len, of_each)):
+        ends = accumulate(map(len, of_each))
+        places = [
+            (slice(None), slice(end - len(n), end)) for n, end in zip(of_each, ends, strict=True)
+        ]
+    else:
+        row_of = {node: row for row, node in enumerate(nodes)}
+        places = [(k, [row_of[n] for n in its]) for k, its in zip(kept, of_each, strict=True)]
+    return nodes, places
 
 
 def moments_in(
@@ -207,9 +241,11 @@ class Reader(Service):
         else:
             heard_of = filter(None, self.execute("HMGET", "hot:heard", *shards) if shards else ())
         for heard in heard_of:
-            tick, *nodes = heard.decode().split("\n")
-            for node in nodes:
-                seen[node] = max(seen.get(node, 0), int(tick))
+            tick, _, nodes = heard.partition(b"\n")
+            of_shard = dict.fromkeys(names_in(nodes), int(tick))
+            for node in seen.keys() & of_shard.keys():
+                of_shard[node] = max(seen[node], of_shard[node])
+            seen |= of_shard
         return seen
 
     def scrapes(self) -> dict[str, Scrapes]:

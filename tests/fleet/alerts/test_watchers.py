@@ -26,7 +26,7 @@ FAULT_AT_S = 300
 
 @dataclass
 class Clock:
-    """The time of a store, moved by hand."""
+    """The time of a store, which a test moves."""
 
     now_s: float
 
@@ -102,7 +102,7 @@ def found() -> list[tuple[Any, ...]]:
 def test_watchers_find_together_what_one_finds(
     hot: HotStore, clock: Clock, simulated: Callable[..., list[Run]], of: int
 ) -> None:
-    """A rack that is slow for two runs is one alert, whoever looks at which."""
+    """A rack that is slow for two runs is one alert, whichever watcher looks at a run."""
     simulated("efa_latency", zone="shared")
     end_s = clock.now_s
 
@@ -160,7 +160,7 @@ def test_one_that_is_late_delays_no_other_and_its_alerts_stay(
         runs[1].name,
         "not evaluated for 9 s: watcher 1 is late",
     )
-    # What checks from outside whether all is evaluated goes by the last one.
+    # What checks from outside whether all is evaluated reads the time of the last one.
     assert last_evaluation(redis_url)() == seen_at
 
 
