@@ -4,19 +4,26 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import msgspec
 import psutil
 from django.conf import settings
+from django.contrib.auth.models import User
+from django.test import Client
 
 from bench.installation import ROOT
 from bench.table import print_table
 from fleet.models import Alert
 from fleet.ops.services import workers as workers_of
+from fleet.ops.sockets import free_port
 from fleet.simulation.demo import DemoRun, create_run
 from fleet.simulation.runs import publish_plans
 from telemetry import catalog
@@ -41,6 +48,8 @@ MEASURE_S = 30
 AGE_S = 660
 PAST_AT_ONCE_S = 20
 SEQUENCES_PER_NODE = 16
+# With so many runs or more, one has LARGE_NODES, and one in so many a single node.
+SINGLES, LARGE_NODES = 10, 4_000
 CELERY = (sys.executable, "-m", "celery", "--quiet", "--app", "fleet.celery")
 SOLO = (
     *("worker", "--pool", "solo", "--loglevel", "ERROR"),
@@ -61,12 +70,16 @@ def measure(
         raise SystemExit(f"bench fleet: --runs: {runs} is more than --nodes {nodes}.")
     hot = open_store(settings.REDIS_URL)
     create_fleet(hot, specs_of(nodes, runs), age_s=age)
-    with workers(Path(settings.DATA_DIR), env) as processes:
+    folder = Path(settings.DATA_DIR)
+    with workers(folder, env) as processes, overview(folder, env) as (web, tab):
         until_under_way(hot)
-        before_s, before, began = cpu_s(processes), hot.counters(), time.monotonic()
+        running = processes | web
+        before_s, before, began = cpu_s(running), hot.counters(), time.monotonic()
+        n_events, n_bytes = tab.n_events, tab.n_bytes
         time.sleep(seconds)
         lasted_s = time.monotonic() - began
-        used_s = {name: s - before_s[name] for name, s in cpu_s(processes).items()}
+        n_events, n_bytes = tab.n_events - n_events, tab.n_bytes - n_bytes
+        used_s = {name: s - before_s[name] for name, s in cpu_s(running).items()}
         after, newest, now_s = hot.counters(), hot.newest(), time.time()
     made, late = (after.get(name, 0) - before.get(name, 0) for name in ("ticks", "ticks_late"))
     n_cores = nodes * catalog.instance(SPEC.instance).n_cores
@@ -78,6 +91,10 @@ def measure(
             ("of them late", f"{late:.0f}"),
             ("oldest shard behind now", f"{now_s - min(newest.values()):.1f} s"),
             ("Redis", f"{hot.bytes_used() / 1e6:.0f} MB"),
+            (
+                "an open overview",
+                f"{n_events / lasted_s:.1f} events, {n_bytes / lasted_s / 1e3:.1f} kB a second",
+            ),
             ("alerts on the healthy fleet", f"{Alert.objects.count()}"),
         ],
     )
@@ -92,6 +109,8 @@ def measure(
         "ticks_late": int(late),
         "oldest_s": now_s - min(newest.values()),
         "redis_bytes": hot.bytes_used(),
+        "overview_events": n_events,
+        "overview_bytes_per_s": round(n_bytes / lasted_s),
         "alerts": Alert.objects.count(),
     }
 
@@ -124,13 +143,17 @@ def until_under_way(hot: HotStore) -> None:
 
 
 def specs_of(nodes: int, runs: int) -> list[RunSpec]:
-    """Divide nodes evenly over runs."""
-    sizes = [nodes // runs + (i < nodes % runs) for i in range(runs)]
+    """Divide nodes over runs: of many, one is large, and some have a single node."""
+    singles = runs // SINGLES
+    large = min(LARGE_NODES, nodes // 2) if singles else 0
+    rest = runs - singles - bool(large)
+    left = nodes - singles - large
+    sizes = [left // rest + (i < left % rest) for i in range(rest)]
     return [
         msgspec.structs.replace(
             SPEC, name=f"big-{i}", nodes=size, global_batch=SEQUENCES_PER_NODE * size
         )
-        for i, size in enumerate(sizes)
+        for i, size in enumerate([*[large] * bool(large), *sizes, *[1] * singles])
     ]
 
 
@@ -177,6 +200,59 @@ def workers(folder: Path, env: Mapping[str, str]) -> Iterator[dict[str, psutil.P
             for process in running.values():
                 process.kill()
                 process.wait()
+
+
+@dataclass
+class Tab:
+    """What a browser that holds an overview open has received."""
+
+    n_events: int = 0
+    n_bytes: int = 0
+
+    def read(self, response: HTTPResponse) -> None:
+        with suppress(OSError, ValueError):
+            while line := response.readline():
+                self.n_events += line.startswith(b"event:")
+                self.n_bytes += len(line)
+
+
+@contextmanager
+def overview(
+    folder: Path, env: Mapping[str, str]
+) -> Iterator[tuple[dict[str, psutil.Process], Tab]]:
+    """Run the web servers, and hold an overview open as a person who is signed in."""
+    client = Client()
+    client.force_login(User.objects.create_user("bench"))
+    headers = {"Cookie": f"sessionid={client.cookies['sessionid'].value}"}
+    port = free_port()
+    command = (sys.executable, "-m", "fleet.ops.web_server", "--port", str(port))
+    with (folder / "web.log").open("wb") as log:
+        parent = subprocess.Popen(command, cwd=ROOT, env=dict(env), stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + START_WITHIN_S
+        while (page := fetched(port, "/", headers)) is None:
+            if time.monotonic() > deadline or parent.poll() is not None:
+                raise TimeoutError(f"no page: {(folder / 'web.log').read_text()}")
+            time.sleep(0.2)
+        if page.status != HTTPStatus.OK:
+            raise RuntimeError(f"the overview answers {page.status}")
+        tab, stream = Tab(), fetched(port, "/live?topic=overview", headers)
+        Thread(target=tab.read, args=(stream,), daemon=True).start()
+        servers = [psutil.Process(parent.pid), *psutil.Process(parent.pid).children()]
+        yield {f"web-{i}": process for i, process in enumerate(servers)}, tab
+    finally:
+        parent.terminate()
+        parent.wait()
+
+
+def fetched(port: int, path: str, headers: Mapping[str, str]) -> HTTPResponse | None:
+    """Ask for a page or stream; None while nobody listens."""
+    connection = HTTPConnection("127.0.0.1", port)
+    try:
+        connection.request("GET", path, headers=dict(headers))
+        return connection.getresponse()
+    except ConnectionError:
+        return None
 
 
 def cpu_s(processes: Mapping[str, psutil.Process]) -> dict[str, float]:

@@ -42,12 +42,25 @@ def test_a_wrong_argument_is_refused_with_what_would_do(
     assert shown in capsys.readouterr().err
 
 
-def test_a_fleet_is_divided_evenly_over_runs_that_can_be_played() -> None:
-    specs = fleet.specs_of(10, 4)
+@pytest.mark.parametrize(
+    ("nodes", "runs", "sizes"),
+    [
+        (10, 4, {3, 2}),
+        (31_250, 1, {31_250}),
+        # Of many runs one is large, and some have a single node.
+        (31_250, 40, {4_000, 778, 779, 1}),
+        (20, 10, {10, 2, 1}),
+    ],
+)
+def test_a_fleet_is_divided_over_runs_that_can_be_played(
+    nodes: int, runs: int, sizes: set[int]
+) -> None:
+    specs = fleet.specs_of(nodes, runs)
 
-    assert [spec.nodes for spec in specs] == [3, 3, 2, 2]
-    assert len({spec.name for spec in specs}) == 4
-    for spec in specs:
+    assert sum(spec.nodes for spec in specs) == nodes
+    assert {spec.nodes for spec in specs} == sizes
+    assert len({spec.name for spec in specs}) == runs
+    for spec in specs[:: max(1, runs - 1)]:
         plan = Plan(run=spec, seed=1, epoch_s=NOON_S)
         assert play(plan, plan.shards[0], start_clock(plan), NOON_S + 1).span.nodes
 

@@ -32,8 +32,8 @@ ODD = "a place, 100% odd # really?"
 START_S = 60
 # A killed program must be back, and at work, in less than this, or than the start took here.
 RECOVERY_S = 10
-# Redis, the fork server, three workers, beat, the sender, and the web parent with two servers.
-N_PROCESSES = 10
+# Redis, the fork server, four workers, beat, the sender, and the web parent with two servers.
+N_PROCESSES = 11
 
 
 def environment(folder: Path, **env: str) -> dict[str, str]:

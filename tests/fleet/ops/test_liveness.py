@@ -199,7 +199,8 @@ def test_pages_are_served_whichever_web_process_is_lost(
 
 @pytest.mark.skipif(not fork_server.IS_SUPPORTED, reason="Linux alone has pidfd_open")
 def test_every_program_of_up_is_forked_and_lives_without_the_fork_server(up: Up) -> None:
-    names = ("web_server", "worker-1@", "worker-2@", "worker-3@", "beat", "send_notifications")
+    workers = [f"worker-{i}@" for i in range(1, 5)]
+    names = ("web_server", *workers, "beat", "send_notifications")
     wait_for(lambda: up.is_whole, within_s=START_S)
     server = up.pid("fleet.ops.fork_server")
     before = {name: up.pid(name) for name in names}

@@ -31,7 +31,15 @@ def test_ticks_continue_whatever_is_killed_and_none_is_lost_or_doubled(up: Up) -
     wait_for(lambda: "pretrain-gpt/0" in store.newest(), within_s=up.recovery_s)
     shard, first = "pretrain-gpt/0", store.newest()["pretrain-gpt/0"]
 
-    for word in ("worker-1@", "web_server", "redis-server", "worker-2@", "worker-3@", "beat"):
+    for word in (
+        "worker-1@",
+        "web_server",
+        "redis-server",
+        "worker-2@",
+        "worker-3@",
+        "worker-4@",
+        "beat",
+    ):
         up.kill(word)
         seen = time.time()
         wait_for(partial(is_past, store, shard, seen + 1), within_s=up.recovery_s)
