@@ -246,7 +246,7 @@ def overview(
 
 
 def fetched(port: int, path: str, headers: Mapping[str, str]) -> HTTPResponse | None:
-    """Ask for a page or stream; None while nobody listens."""
+    """Ask for a page or stream; None while no server listens."""
     connection = HTTPConnection("127.0.0.1", port)
     try:
         connection.request("GET", path, headers=dict(headers))

@@ -104,7 +104,7 @@ def gather(
     values = {}
     for name in names:
         columns = [
-            None if (column := layout.column(name)) is None else layout.columns[column]
+            None if (place := layout.column(name)) is None else layout.columns[place]
             for layout in groups
         ]
         n_parts = max((column.n_parts for column in columns if column is not None), default=0)
