@@ -24,6 +24,7 @@ from telemetry.detect.peers import (
     PAST_BLOCKS,
     SIZES,
     BoolArray,
+    Column,
     Excursions,
     PeerTest,
     Ring,
@@ -46,24 +47,24 @@ BURST_RATIO = 0.003
 LOSSES = np.array([0.004, 0.016])
 # One wild block is no dispersion.
 MOST_EXCESS = 100.0
-EVERY = slice(None)
 Measured = tuple[FloatArray, FloatArray]
 LOSS = BY_NAME["retransmits"]
 
 
 class Level:
-    """A quantity of which the level is compared."""
+    """A quantity of which the level is compared: the ``cells`` of a test that it shares."""
+
+    test: PeerTest
+    cells: slice
 
     def __init__(self, quantity: Quantity, n_nodes: int, n_parts: int, n_blocks: int) -> None:
         self.quantity, self.shape = quantity, (n_nodes, n_parts)
         is_single = quantity.peers == "run" or n_parts == 1
-        groups = (1, n_nodes * n_parts) if is_single else self.shape
-        self.test = PeerTest(
-            groups,
+        self.column = Column(
+            (1, n_nodes * n_parts) if is_single else self.shape,
             n_roles=n_parts,
             is_alike=quantity.is_alike,
             lasts=quantity.lasts_s * n_blocks / FORGET_S,
-            n_blocks=n_blocks,
         )
         self._coarse = COARSE[METRICS[quantity.metric].packing] / math.sqrt(12)
         self._usual = 0.0
@@ -74,8 +75,11 @@ class Level:
     def excursions(self) -> Excursions:
         return self.test.excursions
 
-    def update(self, level: FloatArray, *, at_s: int, base: float) -> None:
-        """Take the level of each part: (n_nodes, n_parts), NaN where there is none."""
+    def compared(self, level: FloatArray, *, at_s: int) -> tuple[FloatArray, FloatArray]:
+        """Return what is compared of each part, and its scatter by rounding: (n_parts,) each.
+
+        ``level`` is (n_nodes, n_parts), NaN where there is none.
+        """
         of_node = median(level)[:, None]
         known = of_node[np.isfinite(of_node)]
         now = float(np.median(known)) if known.size else 0.0
@@ -86,15 +90,16 @@ class Level:
             coarse = self._coarse / of_node if is_ratio else np.full_like(of_node, self._coarse)
             is_clear = (of_node >= AT_WORK * self._usual) & (coarse < SIZES[0]) & (of_node > 0)
             logarithm = np.log(np.maximum(level, LEAST_RATIO * of_node))
-        x = np.where(is_clear, self.quantity.worse * logarithm, np.nan).ravel()
-        coarse = np.broadcast_to(np.where(is_clear, coarse, 1.0), self.shape).ravel()
-        self.test.update(x, coarse, at_s=at_s, base=base)
+        x = np.where(is_clear, self.quantity.worse * logarithm, np.nan)
+        coarse = np.broadcast_to(np.where(is_clear, coarse, 1.0), self.shape)
+        return x.ravel(), coarse.ravel()
 
     def effect(
-        self, since_s: float, parts: IntArray | slice = EVERY, *, until_s: float | None = None
+        self, since_s: float, parts: IntArray | None = None, *, until_s: float | None = None
     ) -> Measured:
         """Return size and standard error since then, as logarithms."""
-        size, error = self.test.effect(since_s, parts, until_s=until_s)
+        cells = self.cells if parts is None else self.cells.start + parts
+        size, error = self.test.effect(since_s, cells, until_s=until_s)
         return self.quantity.worse * size, error
 
     def is_full(self, since_s: float) -> bool:
@@ -121,7 +126,9 @@ class Loss:
 
     def __init__(self, n_nodes: int, n_parts: int, n_blocks: int) -> None:
         self.shape, n = (n_nodes, n_parts), n_nodes * n_parts
-        self.excursions = Excursions.of(n, lasts=(LOSS.lasts_s * n_blocks / FORGET_S, 0.0))
+        self.cells = slice(0, n)
+        lasts = np.array([[LOSS.lasts_s * n_blocks / FORGET_S], [0.0]])
+        self.excursions = Excursions.of([n], lasts=lasts)
         self._lost, self._sent = Ring(n_blocks, n, float), Ring(n_blocks, n, float)
         self._past_lost, self._past_sent = np.zeros(n), np.zeros(n)
         self._dispersion, self._n_blocks = 1.0, 1.0
@@ -136,7 +143,7 @@ class Loss:
             return
         lost, sent = lost.ravel()[parts], sent.ravel()[parts]
         is_open, usual = state.is_open[parts], self._usual()[parts]
-        state.n_looks += float(np.count_nonzero(~is_open))
+        state.look(known & ~state.is_open)
         can_gain = (lost > BURST_RATIO * sent) | (state.n_far[0, parts] > 0) | is_open
         if can_gain.any():
             # An open shift is held against half of its size.
@@ -167,11 +174,12 @@ class Loss:
             past[parts] += now - past[parts] / PAST_BLOCKS
 
     def effect(
-        self, since_s: float, parts: IntArray | slice = EVERY, *, until_s: float | None = None
+        self, since_s: float, parts: IntArray | None = None, *, until_s: float | None = None
     ) -> Measured:
         """Return size and standard error since then, as a share of packets."""
-        usual = self._usual()[parts]
-        lost, sent = (np.nansum(r.since(since_s)[:, parts], 0) for r in (self._lost, self._sent))
+        chosen = self.cells if parts is None else parts
+        usual = self._usual()[chosen]
+        lost, sent = (np.nansum(r.since(since_s)[:, chosen], 0) for r in (self._lost, self._sent))
         with np.errstate(divide="ignore", invalid="ignore"):
             error = np.sqrt(self._dispersion * np.maximum(usual * sent, 1.0)) / sent
             return np.asarray(lost / sent - usual), np.where(sent > 0, error, np.nan)
@@ -249,17 +257,35 @@ class Parts:
         unread = (span.ticks[:, None] > self._read_s) & span.reported
         newest = np.where(unread, span.ticks[:, None], 0).max(axis=0)
         self._read_s = np.maximum(self._read_s, newest)
-        base, at_s = self.alarm_level(), now_s - (self._epoch_s or 0)
+        at_s = now_s - (self._epoch_s or 0)
         blocks: dict[str, FloatArray] = {}
+        measured: dict[str, FloatArray] = {}
+        begun: list[Level] = []
         for quantity in LEVELS:
             if quantity.metric not in blocks:
                 # Shares are stored so coarsely that two measurements are often equal.
                 is_coarse = METRICS[quantity.metric].packing == "ratio"
-                measured = _measured(span, quantity)
-                blocks[quantity.metric] = _block(measured, unread, may_repeat=is_coarse)
-            level = self._by_device(blocks[quantity.metric], quantity)
-            if level.shape[1]:
-                self._level(quantity, level.shape[1]).update(level, at_s=at_s, base=base)
+                values = _measured(span, quantity)
+                blocks[quantity.metric] = _block(values, unread, may_repeat=is_coarse)
+            of_parts = self._by_device(blocks[quantity.metric], quantity)
+            n_parts, known = of_parts.shape[1], self._levels.get(quantity.name)
+            if n_parts:
+                measured[quantity.name] = of_parts
+                if known is None or known.shape[1] != n_parts:
+                    begun.append(Level(quantity, len(self.nodes), n_parts, self._n_blocks))
+        if begun:
+            # What began to be measured together is tested together.
+            test = PeerTest([level.column for level in begun], n_blocks=self._n_blocks)
+            for level, cells in zip(begun, test.cells, strict=True):
+                level.test, level.cells = test, cells
+                self._levels[level.quantity.name] = level
+        base = self.alarm_level()
+        for test in dict.fromkeys(level.test for level in self._levels.values()):
+            x, coarse = np.full(test.n_past.size, np.nan), np.ones(test.n_past.size)
+            for name, of_parts in measured.items():
+                if (level := self._levels[name]).test is test:
+                    x[level.cells], coarse[level.cells] = level.compared(of_parts, at_s=at_s)
+            test.update(x, coarse, at_s=at_s, base=base)
         lost, sent = (span.values.get(name) for name in (LOSS.metric, LOSS.of))
         if lost is not None and sent is not None and lost.shape == sent.shape and lost.shape[2]:
             if self._loss is None or self._loss.shape != lost.shape[1:]:
@@ -276,13 +302,6 @@ class Parts:
         if not quantity.by_device or n_cores % self._per_device:
             return level
         return np.asarray(level.reshape(n_nodes, -1, self._per_device).mean(axis=2))
-
-    def _level(self, quantity: Quantity, n_parts: int) -> Level:
-        held = self._levels.get(quantity.name)
-        if held is None or held.shape != (len(self.nodes), n_parts):
-            held = Level(quantity, len(self.nodes), n_parts, self._n_blocks)
-            self._levels[quantity.name] = held
-        return held
 
     def alarm_level(self) -> float:
         """Nats at which chance raises the accepted number of alarms a year: see `evidence`.
@@ -304,12 +323,12 @@ class Parts:
         return [
             self._shift(name, held, int(part))
             for name, held in self._held.items()
-            for part in np.flatnonzero(held.excursions.is_open)
+            for part in np.flatnonzero(held.excursions.is_open[held.cells])
         ]
 
     def _shift(self, name: str, held: Level | Loss, part: int) -> Shift:
-        state = held.excursions
-        since_s = float(state.since_s[state.size[part], part]) - self.block_s
+        state, cell = held.excursions, held.cells.start + part
+        since_s = float(state.since_s[state.size[cell], cell]) - self.block_s
         size = float(held.effect(since_s, np.array([part]))[0][0])
         return Shift(
             quantity=name,
@@ -317,8 +336,8 @@ class Parts:
             part=None if name in OF_NODES else part % held.shape[1],
             onset_s=since_s + (self._epoch_s or 0),
             size=math.expm1(size) if isinstance(held, Level) else size,
-            nats=float(state.nats[:, part].max()),
-            level_nats=state.level(self.alarm_level()),
+            nats=float(state.nats[:, cell].max()),
+            level_nats=float(state.level(self.alarm_level())[state.kind[cell]]),
         )
 
     def effects(self, onset_s: float) -> Effects:

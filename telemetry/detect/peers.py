@@ -11,6 +11,7 @@
 8. A sum above the alarm level opens a shift; the level rises with the largest calm excursion.
 9. While it is open the offset stays. The same test reversed, against half the size, ends it.
 10. Only parts that can gain evidence, or have some, are computed: nearly always very few.
+11. Parts of all quantities stand side by side in flat arrays: one update serves all.
 """
 
 import math
@@ -40,13 +41,19 @@ MOST_INFLATION = 50.0
 # So many values are kept of what is measured each minute.
 YOUNG = FORGET_S // 60
 NONE_OPEN = -1
+EVERY = slice(None)
 # Noise is learned from so many parts at most: its median is then known within 2 %.
 LEARNED = 4096
 
 
 @dataclass(slots=True)
 class Excursions:
-    """Evidence of parts by size: (n_sizes, n_parts), or (n_parts,); times count from an epoch."""
+    """Evidence of parts by size: (n_sizes, n_parts), or (n_parts,); times count from an epoch.
+
+    ``kind`` is the number of the quantity of each part.
+    """
+
+    kind: IntArray
 
     nats: FloatArray
     since_s: IntArray
@@ -56,32 +63,38 @@ class Excursions:
     size: NDArray[np.int8]
     seen_s: IntArray
     lasts: FloatArray
-    # Of all calm parts together: blocks that were looked at; by size excursions that began, and
-    # of those that ended by themselves number and squared length; the largest sum of one.
-    n_looks: float
+    # Of all calm parts of a quantity: blocks that were looked at, (n_kinds,); excursions that
+    # began, and of those that ended by themselves number and squared length, (n_sizes, n_kinds);
+    # the largest sum of one.
+    n_looks: FloatArray
     begun: FloatArray
     ended: FloatArray
     squared: FloatArray
-    largest: float
+    largest: FloatArray
 
     @classmethod
-    def of(cls, n_parts: int, *, lasts: Sequence[float]) -> "Excursions":
-        """Nothing is known yet; ``lasts``: blocks that harmless excursions last, by size, or 0."""
-        n_sizes = len(lasts)
+    def of(cls, n_parts: Sequence[int], *, lasts: FloatArray) -> "Excursions":
+        """Nothing is known yet; ``n_parts`` of each quantity.
+
+        ``lasts``: blocks that harmless excursions last, or 0: (n_sizes, n_kinds).
+        """
+        n_sizes, n_kinds = lasts.shape
+        kind = np.repeat(np.arange(n_kinds), n_parts)
         return cls(
-            nats=np.zeros((n_sizes, n_parts), np.float32),
-            since_s=np.zeros((n_sizes, n_parts), np.int32),
-            n_far=np.zeros((n_sizes, n_parts), np.uint8),
-            peak=np.zeros(n_parts, np.float32),
-            back=np.zeros(n_parts, np.float32),
-            size=np.full(n_parts, NONE_OPEN, np.int8),
-            seen_s=np.zeros(n_parts, np.int32),
-            lasts=np.asarray(lasts, float),
-            n_looks=0.0,
-            begun=np.zeros(n_sizes),
-            ended=np.zeros(n_sizes),
-            squared=np.zeros(n_sizes),
-            largest=0.0,
+            kind=kind,
+            nats=np.zeros((n_sizes, kind.size), np.float32),
+            since_s=np.zeros((n_sizes, kind.size), np.int32),
+            n_far=np.zeros((n_sizes, kind.size), np.uint8),
+            peak=np.zeros(kind.size, np.float32),
+            back=np.zeros(kind.size, np.float32),
+            size=np.full(kind.size, NONE_OPEN, np.int8),
+            seen_s=np.zeros(kind.size, np.int32),
+            lasts=lasts,
+            n_looks=np.zeros(n_kinds),
+            begun=np.zeros(lasts.shape),
+            ended=np.zeros(lasts.shape),
+            squared=np.zeros(lasts.shape),
+            largest=np.zeros(n_kinds),
         )
 
     @property
@@ -97,29 +110,41 @@ class Excursions:
         excursions are known to last, each further block by Rayleigh's law: the chance to last
         longer than t is ``exp(-(t / tau)**2)``, tau by that knowledge and those of the run.
         """
-        first = np.log((self.n_looks + 1.0) / (self.begun + 1.0))[:, None]
+        kind = self.kind[parts]
+        first = np.log((self.n_looks + 1.0) / (self.begun + 1.0))[:, kind]
         known = 4 / math.pi * self.lasts**2
         tau_squared = np.where(self.lasts > 0, (known + self.squared) / (1 + self.ended), 1e-9)
         n_far = self.n_far[:, parts].astype(float)
-        further = np.where(n_far > 0, (2 * n_far + 1) / tau_squared[:, None], np.inf)
+        further = np.where(n_far > 0, (2 * n_far + 1) / tau_squared[:, kind], np.inf)
         return np.asarray(np.minimum(first, further))
 
-    def level(self, base: float) -> float:
+    def level(self, base: float) -> FloatArray:
         """Raise an alarm level by the largest calm excursion, over the one that chance makes.
+
+        Of each quantity: (n_kinds,).
 
         References
         ----------
         E. J. Gumbel, "Statistics of Extremes" (1958), 3.1 (characteristic largest value).
         """
-        chance = math.log(max(self.n_looks * len(self.nats), math.e))
-        return base * max(1.0, self.largest / chance)
+        chance = np.log(np.maximum(self.n_looks * len(self.nats), math.e))
+        return np.asarray(base * np.maximum(1.0, self.largest / chance))
+
+    def look(self, parts: BoolArray) -> None:
+        """Count a look at each of these parts."""
+        self.n_looks += np.bincount(self.kind, parts, self.n_looks.size)
+
+    def _sums(self, parts: IntArray, values: FloatArray | BoolArray) -> FloatArray:
+        """Add (n_sizes, len(parts)) values up by quantity: (n_sizes, n_kinds)."""
+        kind, n_kinds = self.kind[parts], self.n_looks.size
+        return np.stack([np.bincount(kind, row, n_kinds) for row in values])
 
     def add(
         self, parts: IntArray, gain: FloatArray, is_far: BoolArray, *, at_s: int, base: float
     ) -> None:
         """Add evidence of some parts: gain and is_far are (n_sizes, len(parts))."""
         before, was_open = self.nats[:, parts], self.size[parts] != NONE_OPEN
-        self.begun += np.sum(is_far & (self.n_far[:, parts] == 0) & ~was_open, axis=1)
+        self.begun += self._sums(parts, is_far & (self.n_far[:, parts] == 0) & ~was_open)
         most = self.most_nats(parts)
         self.n_far[:, parts] = np.minimum(self.n_far[:, parts], 254) + is_far
         gain = np.clip(gain, -most, most)
@@ -127,7 +152,7 @@ class Excursions:
         self.since_s[:, parts] = np.where(before == 0.0, at_s, self.since_s[:, parts])
         self.nats[:, parts] = nats
         top = nats.max(axis=0)
-        opens = (top > self.level(base)) & ~was_open
+        opens = (top > self.level(base)[self.kind[parts]]) & ~was_open
         calm = ~was_open & ~opens
         self.peak[parts] = np.where(calm, np.maximum(self.peak[parts], top), 0.0)
         self._end_calm(parts[calm & (top == 0.0)])
@@ -138,10 +163,10 @@ class Excursions:
         """Learn how large, and how long, excursions are that end by themselves."""
         if not parts.size:
             return
-        self.largest = max(self.largest, float(self.peak[parts].max()))
+        np.maximum.at(self.largest, self.kind[parts], self.peak[parts])
         n_far = self.n_far[:, parts].astype(float)
-        self.ended += np.count_nonzero(n_far, axis=1)
-        self.squared += np.square(n_far).sum(axis=1)
+        self.ended += self._sums(parts, n_far > 0)
+        self.squared += self._sums(parts, np.square(n_far))
         self.peak[parts] = 0.0
         self.n_far[:, parts] = 0
 
@@ -236,10 +261,22 @@ class Noise:
     def __post_init__(self) -> None:
         self._derive()
 
-    def learn(self, residual: FloatArray, before: FloatArray, is_young: BoolArray) -> None:
-        """Take residuals of a block and those before; young offsets have followed theirs."""
+    def learn(
+        self, residual: FloatArray, before: FloatArray, is_young: BoolArray, apart: FloatArray
+    ) -> None:
+        """Take residuals of a block, NaN where not calm, and those before.
+
+        Young offsets have followed theirs. ``apart`` is how far parts are from their role.
+        """
+        known = np.isfinite(residual)
+        if not known.all():
+            residual, before, apart = (each[known] for each in (residual, before, apart))
+            is_young = is_young[known]
+        if not residual.size:
+            return
         some = slice(None, None, -(-len(residual) // LEARNED))
         residual, before, is_young = residual[some], before[some], is_young[some]
+        self.spread = max(PRIOR_SPREAD, GAUSSIAN * float(middle(apart[some])))
         rate = 1 / min(self.n_blocks + 1, PAST_BLOCKS)
         distance = np.abs(np.where(is_young, (residual - before) / math.sqrt(2), residual))
         distance = distance[np.isfinite(distance)]
@@ -261,42 +298,36 @@ class Noise:
         self.inflation = inflation(self.correlation)
         self.of_one = math.sqrt(self.inflation) * self.scale / (2 * float(student.density_of(df)))
 
-    def error(self, n: FloatArray) -> FloatArray:
-        """Return the standard error of the median of n blocks; infinite of none.
 
-        References
-        ----------
-        H. Cramér, "Mathematical Methods of Statistics" (1946), 28.5 (variance of a median).
-        """
-        with np.errstate(divide="ignore"):
-            return np.asarray(self.of_one / np.sqrt(n))
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One quantity of all parts of a run.
 
-    def error_of_offset(self, n: FloatArray, *, is_alike: bool) -> FloatArray:
-        """Return that of offsets after n blocks: normal prior and measurement (conjugate)."""
-        prior = (self.of_one / self.spread) ** 2 if is_alike else 0.0
-        return self.error(prior + n)
+    ``groups`` is the shape (n_groups, n_peers). ``is_alike``: whether a part that differs from its
+    peers from the start has shifted. ``lasts``: see `Excursions.of`.
+    """
+
+    groups: tuple[int, int]
+    n_roles: int
+    is_alike: bool
+    lasts: float
 
 
 class PeerTest:
-    """One quantity of all parts of a run; ``groups`` is the shape (n_groups, n_peers).
+    """Some quantities of all parts of a run, in flat arrays; ``cells`` are those of each.
 
-    ``is_alike``: whether a part that differs from its peers from the start has shifted.
-    ``lasts``: see `Excursions.of`. ``n_blocks`` of the newest values are kept.
+    ``n_blocks`` of the newest values are kept.
     """
 
-    def __init__(
-        self,
-        groups: tuple[int, int],
-        *,
-        n_roles: int,
-        is_alike: bool,
-        lasts: float,
-        n_blocks: int,
-    ) -> None:
-        n = math.prod(groups)
-        self.groups, self._n_roles, self._is_alike = groups, n_roles, is_alike
-        self.excursions = Excursions.of(n, lasts=[lasts] * len(SIZES))
-        self.noise = Noise()
+    def __init__(self, columns: Sequence[Column], *, n_blocks: int) -> None:
+        self.columns, n_parts = columns, [math.prod(column.groups) for column in columns]
+        ends = np.cumsum(n_parts).tolist()
+        self.cells = [slice(end - n, end) for end, n in zip(ends, n_parts, strict=True)]
+        lasts = np.array([[column.lasts for column in columns]] * len(SIZES))
+        self.excursions = Excursions.of(n_parts, lasts=lasts)
+        self.noise = [Noise() for _ in columns]
+        self._is_alike = np.array([column.is_alike for column in columns])
+        n = sum(n_parts)
         self.offset = np.zeros(n, np.float32)
         self._role = np.zeros(n, np.float32)
         self.n_past = np.zeros(n, np.float32)
@@ -304,25 +335,36 @@ class PeerTest:
         self.ring = Ring(n_blocks, n)
         self._before = np.full(n, np.nan, np.float32)
 
-    def uncertainty(self, parts: IntArray | slice) -> FloatArray:
-        return self.noise.error_of_offset(self.n_past[parts], is_alike=self._is_alike)
+    def _of_noise(self, name: str, parts: IntArray | slice) -> FloatArray:
+        """Return a figure of the noise of each part's quantity."""
+        figures = np.array([getattr(noise, name) for noise in self.noise])
+        return np.asarray(figures[self.excursions.kind[parts]])
+
+    def uncertainty(self, parts: IntArray | slice, n_past: FloatArray | None = None) -> FloatArray:
+        """Return the standard error of offsets after n blocks: conjugate normal prior."""
+        of_one, spread = (self._of_noise(name, parts) for name in ("of_one", "spread"))
+        is_alike = self._is_alike[self.excursions.kind[parts]]
+        n = np.where(is_alike, (of_one / spread) ** 2, 0.0)
+        n += self.n_past[parts] if n_past is None else n_past
+        with np.errstate(divide="ignore"):
+            return np.asarray(of_one / np.sqrt(n))
 
     def update(self, x: FloatArray, coarse: FloatArray, *, at_s: int, base: float) -> None:
         """Take a logarithm of each part, (n,), NaN for none, and the scatter by rounding."""
         self._begin(x)
-        off = (x - self.offset).reshape(self.groups)
-        residual = (off - usual_of(off)).ravel()
+        off = x - self.offset
+        usual = np.empty_like(off)
+        for column, cells in zip(self.columns, self.cells, strict=True):
+            usual[cells] = usual_of(off[cells].reshape(column.groups)).ravel()
+        residual = off - usual
         known = np.isfinite(residual)
         self._forget(known, at_s)
         self.ring.add(at_s, residual + self.offset)
         if known.any():
-            scale = np.maximum(self.noise.scale, coarse)
+            scale = np.maximum(self._of_noise("scale", EVERY), coarse)
             self._test(residual, known, scale, at_s, base)
             calm = known & ~self.excursions.is_open
-            if calm.any():
-                # Nearly always all of them are: no copy.
-                parts = slice(None) if calm.all() else np.flatnonzero(calm)
-                self._learn(parts, residual[parts], scale[parts], math.sqrt(2 * base))
+            self._learn(np.where(calm, residual, np.nan), scale, math.sqrt(2 * base))
             np.copyto(self._before, residual, where=known, casting="same_kind")
 
     def effect(
@@ -334,6 +376,10 @@ class PeerTest:
 
         A part that is known only since then is held against its role, where parts are alike, and
         otherwise against nothing.
+
+        References
+        ----------
+        H. Cramér, "Mathematical Methods of Statistics" (1946), 28.5 (variance of a median).
         """
         blocks = self.ring.since(since_s)[:, parts]
         before = self.ring.until(since_s if until_s is None else until_s)[:, parts]
@@ -343,32 +389,35 @@ class PeerTest:
         offset = np.where(is_young, median(before.T), self.offset[parts])
         was_known = ~is_young | (n_before > 0)
         offset = np.where(was_known, offset, self._role[parts])
-        n_past = np.where(is_young, n_before, self.n_past[parts])
-        from_birth = self.noise.spread if self._is_alike else np.nan
+        of_offset = self.uncertainty(parts, np.where(is_young, n_before, self.n_past[parts]))
+        is_alike = self._is_alike[self.excursions.kind[parts]]
+        from_birth = np.where(is_alike, self._of_noise("spread", parts), np.nan)
         with np.errstate(divide="ignore"):
-            of_offset = self.noise.error_of_offset(n_past, is_alike=self._is_alike)
-        error = np.hypot(self.noise.error(n), np.where(was_known, of_offset, from_birth))
+            of_blocks = self._of_noise("of_one", parts) / np.sqrt(n)
+        error = np.hypot(of_blocks, np.where(was_known, of_offset, from_birth))
         error = np.hypot(error, scatter_of(blocks))
         return median(blocks.T) - offset, np.where(n > 0, error, np.nan)
 
     def _begin(self, x: FloatArray) -> None:
         """Expect of a new part what its role is like on other nodes, or else itself."""
-        new = (self.n_past == 0) & np.isfinite(x)
-        if not new.any():
+        is_new = (self.n_past == 0) & np.isfinite(x)
+        if not is_new.any():
             return
-        off = x.reshape(self.groups)
-        off = off - median(off)[:, None]
-        if self._is_alike:
-            by_role = off.reshape(-1, self._n_roles)
-            usual = median(by_role.T) if len(by_role) > 2 else np.zeros(self._n_roles)
-            off = np.broadcast_to(usual, by_role.shape)
-        self.offset[new] = self._role[new] = np.nan_to_num(off.ravel()[new])
+        for column, cells in zip(self.columns, self.cells, strict=True):
+            off = x[cells].reshape(column.groups)
+            off = off - median(off)[:, None]
+            if column.is_alike:
+                by_role = off.reshape(-1, column.n_roles)
+                usual = median(by_role.T) if len(by_role) > 2 else np.zeros(column.n_roles)
+                off = np.broadcast_to(usual, by_role.shape)
+            new = is_new[cells]
+            self.offset[cells][new] = self._role[cells][new] = np.nan_to_num(off.ravel()[new])
 
     def _test(
         self, residual: FloatArray, known: BoolArray, scale: FloatArray, at_s: int, base: float
     ) -> None:
         state, sizes = self.excursions, SIZES[:, None]
-        state.n_looks += float(np.count_nonzero(known & ~state.is_open))
+        state.look(known & ~state.is_open)
         can_gain = residual > SIZES[0] / 2
         parts = np.flatnonzero(known & (can_gain | (state.n_far[0] > 0) | state.is_open))
         if not parts.size:
@@ -378,15 +427,14 @@ class PeerTest:
         band = np.maximum(2 * reach - sizes, 0.0)
         # An open shift is held against half of its size.
         least = np.where(np.arange(len(SIZES))[:, None] == state.size[parts], sizes / 2, sizes)
-        df = np.array(self.noise.df)
+        df = self._of_noise("df", parts)
         with np.errstate(invalid="ignore"):
             gain = student.log_ratio(r, np.maximum(r, least), scale=scale[parts], df=df, band=band)
-        gain = np.nan_to_num(gain, nan=0.0, posinf=0.0, neginf=0.0) / self.noise.inflation
+        gain = np.nan_to_num(gain, nan=0.0, posinf=0.0, neginf=0.0)
+        gain = gain / self._of_noise("inflation", parts)
         state.add(parts, gain, r > np.maximum(least / 2, reach), at_s=at_s, base=base)
 
-    def _learn(
-        self, parts: IntArray | slice, r: FloatArray, scale: FloatArray, reach: float
-    ) -> None:
+    def _learn(self, calm: FloatArray, scale: FloatArray, reach: float) -> None:
         """Learn noise, and let offsets follow: a Student-weighted mean, of first values a median.
 
         References
@@ -394,20 +442,24 @@ class PeerTest:
         K. Lange, R. Little, J. Taylor, "Robust Statistical Modeling Using the t Distribution",
         JASA 84 (1989), 881-896 (the weight).
         """
-        n, noise, offset = self.n_past[parts], self.noise, self.offset[parts]
-        noise.learn(r, self._before[parts], n < YOUNG)
-        some = slice(None, None, -(-len(r) // LEARNED))
-        own = np.abs((r + offset - self._role[parts])[some])
-        noise.spread = max(PRIOR_SPREAD, GAUSSIAN * float(middle(own)))
-        variance = scale**2 + noise.of_one**2 / (n + 1)
-        weight = np.minimum((noise.df + 1) / (noise.df + r**2 / variance), 1.0)
-        self.offset[parts] = offset + weight * r / (n + 1)
+        is_calm = np.isfinite(calm)
+        is_young = self.n_past < YOUNG
+        apart = np.abs(calm + self.offset - self._role)
+        for noise, cells in zip(self.noise, self.cells, strict=True):
+            noise.learn(calm[cells], self._before[cells], is_young[cells], apart[cells])
+        # Nearly always all of them are: no copy.
+        parts = EVERY if is_calm.all() else np.flatnonzero(is_calm)
+        r, n = calm[parts], self.n_past[parts]
+        of_one, df = (self._of_noise(name, parts) for name in ("of_one", "df"))
+        variance = scale[parts] ** 2 + of_one**2 / (n + 1)
+        weight = np.minimum((df + 1) / (df + r**2 / variance), 1.0)
+        self.offset[parts] += weight * r / (n + 1)
         self.n_past[parts] = np.minimum(n + 1, PAST_BLOCKS)
-        is_young = n < YOUNG
-        if is_young.any():
-            young = np.arange(len(self.n_past))[parts][is_young]
+        young = np.flatnonzero(is_calm & is_young)
+        if young.size:
             own = median(self.ring.values[:, young].T) - self._role[young]
-            most = reach * noise.spread if self._is_alike else np.inf
+            is_alike = self._is_alike[self.excursions.kind[young]]
+            most = np.where(is_alike, reach * self._of_noise("spread", young), np.inf)
             self.offset[young] = self._role[young] + np.clip(own, -most, most)
 
     def _forget(self, known: BoolArray, at_s: int) -> None:
