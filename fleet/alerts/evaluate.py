@@ -303,6 +303,7 @@ def conclude(
             run_of=merged(each.run_of for each in looks),
             pulses=merged(each.pulses for each in looks),
             crashed=lost.union(*(each.dead for each in looks)),
+            known=nodes_in(key for key in open_subjects if key[0] == SILENT),
             report_every_s=merged(each.report_every_s for each in looks),
             may_be_quiet_s=hot.quiet_s(),
         )
@@ -406,6 +407,7 @@ def find_all(
         },
         pulses=pulses_of(snapshots),
         crashed=dead.union(lost),
+        known=nodes_in(key for key in open_.subjects if key[0] == SILENT),
         report_every_s={snapshot.run.name: snapshot.report_every_s for snapshot in snapshots},
         may_be_quiet_s=may_be_quiet_s,
     )

@@ -276,7 +276,7 @@ NODES = (
         "page",
         "node",
         "A node stopped reporting. Training on it may or may not continue.",
-        {"quiet_s": 15.0, "enough_nodes": 2},
+        {"quiet_s": 15.0, "works_s": 30.0, "enough_nodes": 2},
         (
             Query(SILENT, "It has been silent for more than <quiet_s> s."),
             Query(SILENT_SPARE, "Silent for more than <quiet_s> s.", severity="warn"),

@@ -73,6 +73,7 @@ def find_silent(
     run_of: Mapping[str, str] | None = None,
     pulses: Mapping[str, StepHeartbeat] | None = None,
     crashed: Collection[str] = (),
+    known: Collection[str] = (),
     report_every_s: Mapping[str, int] | None = None,
     may_be_quiet_s: Mapping[str, int] | None = None,
 ) -> list[Finding]:
@@ -81,9 +82,11 @@ def find_silent(
     ``last_seen`` is the newest tick of each node that is meant to report, ``run_of`` what it
     trains, ``report_every_s`` how often the nodes of a run do (0: not known yet; by default each
     second). ``pulses`` tell a mute node (`node_silent`) from a dead one (`node_crash`) by whether
-    its run goes on. With ``crashed`` nodes their run stopped, as its other nodes show: they need
-    not be waited for, unless there are several: the agent of one may restart. ``may_be_quiet_s``
-    are longer limits of nodes that are scraped, or whose agent was asked to end.
+    its run goes on. While it does, a silent node works and only its reports are missing, which may
+    last longer; not if it is ``known``, by an open alert. With ``crashed`` nodes their run
+    stopped, as its other nodes show: they need not be waited for, unless there are several: the
+    agent of one may restart. ``may_be_quiet_s`` are longer limits of nodes that are scraped, or
+    whose agent was asked to end.
 
     There is one finding per silent node; or, where every one of several nodes is silent, the
     single finding `monitoring_blind`: a whole fleet does not die in the same minute, but its
@@ -103,6 +106,11 @@ def find_silent(
             after_s, after_s - BACK_BEFORE_S + around_s, MISSED_REPORTS * each_s, allowed_s
         )
         # Other nodes of a run show whether it waits for a silent one: then that is known.
+        pulse = pulses.get(run)
+        # A step that has begun since its report was due needed the node.
+        works = pulse is not None and pulse.last_step_at_s - pulse.step_s > seen_s + each_s
+        if works and node not in known and node not in crashed:
+            limit_s = max(limit_s, RULES[SILENT].limits["works_s"])
         if node in crashed and n_crashed[run_of.get(node)] == 1:
             limit_s = min(limit_s, TOGETHER_S + each_s)
         if now_s - seen_s >= limit_s:

@@ -61,6 +61,28 @@ def test_a_run_that_trains_on_has_lost_only_its_telemetry() -> None:
     assert finding.evidence["steps_go_on"] is True
 
 
+@pytest.mark.parametrize(("last_step_at_s", "limit_s"), [(998, 30), (985, 15)])
+def test_a_node_that_still_works_is_missed_later(last_step_at_s: int, limit_s: int) -> None:
+    """An agent that crashed and comes back pages no one while steps that need its node end."""
+
+    def found(quiet_s: int, *, known: tuple[str, ...] = ()) -> list[str | None]:
+        seen_s = NOW - quiet_s
+        pulse = StepHeartbeat(max(last_step_at_s - 1_000 + NOW, seen_s - 3), step_s=3)
+        silent = find_silent(
+            FLEET | {"quiet": seen_s},
+            now_s=NOW,
+            run_of={"quiet": "llama", "calm": "llama"},
+            pulses={"llama": pulse},
+            known=known,
+        )
+        return [finding.node for finding in silent]
+
+    assert found(limit_s - 1) == []
+    assert found(limit_s) == ["quiet"]
+    # What is known does not end because a step does.
+    assert found(15, known=("quiet",)) == ["quiet"]
+
+
 def test_a_run_that_stopped_with_the_node_has_lost_the_node() -> None:
     (finding,) = find_silent(
         FLEET | {"quiet": 900},
