@@ -27,7 +27,7 @@ FILE_UPLOAD_PERMISSIONS, FILE_UPLOAD_DIRECTORY_PERMISSIONS = 0o600, 0o700
 DEMO = ENV.flag("TRNWATCH_DEMO")
 ANONYMOUS_READING = DEMO
 # Drills break simulated nodes on purpose; outside the demo they must be asked for.
-ALLOW_DRILLS = ENV.flag("TRNWATCH_ALLOW_DRILLS")
+ALLOW_DRILLS = DEMO or ENV.flag("TRNWATCH_ALLOW_DRILLS")
 # Whether agents of suspected nodes are asked for a probe.
 REQUEST_PROBES = ENV.flag("TRNWATCH_REQUEST_PROBES")
 # Whether workers that allow it are asked for the runtime's trace where an alert names no node.

@@ -400,7 +400,9 @@ def refresh(
     is_stronger = finding.rule == alert.rule and finding.score > alert.score * WORSE_BY
     is_worse = is_urgent or (has_score and is_stronger)
     is_back = alert.quiet_since is not None and now - alert.quiet_since >= AWAY
-    has_grown = _is_minutes_longer(alert, finding)
+    # A checkpoint has taken a minute more than the alert says.
+    now_s, then_s = (each.evidence.get("phase_s") or 0.0 for each in (finding, alert))
+    has_grown = finding.evidence.get("kind") == "checkpoint" and now_s - then_s >= GROWN_S
     joined = gone = False
     if not group and finding.node is None and finding.nodes:
         was, nodes_now = set(alert.evidence.get("nodes") or ()), set(finding.nodes)
@@ -444,14 +446,6 @@ def refresh(
     for kind, text in news:
         note(alert, kind, now=now, text=text)
     return bool(news)
-
-
-def _is_minutes_longer(alert: Alert, finding: Finding) -> bool:
-    """Whether the checkpoint has taken a minute more than the alert says."""
-    if finding.evidence.get("kind") != "checkpoint":
-        return False
-    now_s, then_s = (each.evidence.get("phase_s") or 0.0 for each in (finding, alert))
-    return bool(now_s - then_s >= GROWN_S)
 
 
 def _has_new_culprit(alert: Alert, finding: Finding, *, now: datetime) -> bool:

@@ -171,7 +171,7 @@ def request_preflight(
     """
     check_names(names, take=take)
     known = Node.objects.in_bulk(list(names), field_name="name")
-    is_free = can_inject_faults() if is_rehearsal is None else is_rehearsal
+    is_free = settings.ALLOW_DRILLS if is_rehearsal is None else is_rehearsal
     real = [node.name for node in known.values() if node.source != Node.Source.SIMULATED]
     unknown = [name for name in names if name not in known]
     if real:
@@ -236,10 +236,6 @@ def common_type(given: str, known: dict[str, Node]) -> str:
             f"{kind.name} has no expected curve: no collective on {kind.chip.name} is published",
         )
     return types[0]
-
-
-def can_inject_faults() -> bool:
-    return bool(settings.DEMO or settings.ALLOW_DRILLS)
 
 
 def load_result(preflight: Preflight) -> PreflightResult | None:

@@ -5,6 +5,7 @@ import json
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -368,7 +369,16 @@ ANSWER_WITHIN_S = 2.0
 @require_POST
 def slack_interaction(request: HtmxRequest) -> HttpResponse:
     """Acknowledge an alert by a button in Slack; the request is signed by the Slack app."""
-    receiver = _slack_receiver(request)
+    now, headers = timezone.now(), request.headers
+    is_signed_by = partial(
+        is_from_slack,
+        at=headers.get("X-Slack-Request-Timestamp", ""),
+        signed=headers.get("X-Slack-Signature", ""),
+        body=request.body,
+        now_s=now.timestamp(),
+    )
+    slack = Receiver.objects.enabled().filter(kind=Kind.SLACK)
+    receiver = next((each for each in slack if is_signed_by(each.secret)), None)
     if receiver is None:
         return problem(401, "The signature fits no Slack receiver, or is older than 5 minutes.")
     try:
@@ -378,28 +388,14 @@ def slack_interaction(request: HtmxRequest) -> HttpResponse:
     by = f"{(click.user.username or click.user.name)[:140]} (Slack)"
     for action in click.actions:
         pk = whole_number(action.value, most=LARGEST_KEY)
-        if action.action_id == ACKNOWLEDGE and pk is not None:
-            refusal = _acknowledge(pk, by=by)
-            if refusal:
-                _answer_slack(receiver, click.response_url, refusal)
+        if action.action_id != ACKNOWLEDGE or pk is None:
+            continue
+        refusal = "This alert no longer exists."
+        if alert := Alert.objects.filter(pk=pk).first():
+            refusal = attempt(acknowledge, alert, by=by, comment="", now=now)
+        if refusal:
+            _answer_slack(receiver, click.response_url, refusal)
     return HttpResponse()
-
-
-def _slack_receiver(request: HtmxRequest) -> Receiver | None:
-    at = request.headers.get("X-Slack-Request-Timestamp", "")
-    signed, now_s = request.headers.get("X-Slack-Signature", ""), timezone.now().timestamp()
-    for receiver in Receiver.objects.enabled().filter(kind=Kind.SLACK):
-        if is_from_slack(receiver.secret, at=at, signed=signed, body=request.body, now_s=now_s):
-            return receiver
-    return None
-
-
-def _acknowledge(pk: int, *, by: str) -> str:
-    """Acknowledge an alert; returns why not, if so."""
-    alert = Alert.objects.filter(pk=pk).first()
-    if alert is None:
-        return "This alert no longer exists."
-    return attempt(acknowledge, alert, by=by, comment="", now=timezone.now())
 
 
 def _answer_slack(receiver: Receiver, url: str, text: str) -> None:

@@ -165,9 +165,7 @@ def run_context(name: str, *, is_whole: bool = False) -> dict[str, Any]:
             "rows": rows,
             "hardware_flops": flops_now([row.now for row in rows]),
             "hbm": hbm_now(hot, [row.now for row in rows], now_s=now.timestamp()),
-            "can_drill": (settings.DEMO or settings.ALLOW_DRILLS)
-            and run.is_simulated
-            and run.finished_at is None,
+            "can_drill": settings.ALLOW_DRILLS and run.is_simulated and run.finished_at is None,
             "as_of": datetime.fromtimestamp(newest, UTC) if newest else None,
             "layout": [*layout_of(run), *reports_of(hot, run, now=now)],
         }

@@ -75,14 +75,26 @@ REQUESTS = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheRequests:
+    """Requests of a compile cache: those that found, compiled or could not compile a graph."""
+
+    n_hits: int = 0
+    n_misses: int = 0
+    n_failures: int = 0
+
+    @property
+    def hit_ratio(self) -> float | None:
+        """Share of the requests that the cache served; failures count as misses."""
+        asked = self.n_hits + self.n_misses + self.n_failures
+        return self.n_hits / asked if asked else None
+
+
 @dataclass(frozen=True, slots=True)
-class CompiledGraph:
-    """One graph with one set of flags: how many processes found it, compiled it or failed."""
+class CompiledGraph(CacheRequests):
+    """One graph with one set of flags."""
 
     module: str
-    n_hits: int
-    n_misses: int
-    n_failures: int
     seconds: float | None
     longest_s: float | None
     first_at: datetime | None
@@ -109,21 +121,6 @@ class UnplannedCompile:
         return change_lines(self.change)
 
 
-class CacheRequests:
-    """Requests of a compile cache."""
-
-    __slots__ = ()
-    n_hits: int
-    n_misses: int
-    n_failures: int
-
-    @property
-    def hit_ratio(self) -> float | None:
-        """Share of the requests that the cache served; failures count as misses."""
-        asked = self.n_hits + self.n_misses + self.n_failures
-        return self.n_hits / asked if asked else None
-
-
 @dataclass(frozen=True, slots=True)
 class CompileSummary(CacheRequests):
     """A run's compiles; ``wall_s`` counts time in which several processes compiled once.
@@ -135,12 +132,8 @@ class CompileSummary(CacheRequests):
 
     graphs: tuple[CompiledGraph, ...]
     n_graphs: int
-    n_hits: int
-    n_misses: int
-    n_failures: int
     seconds: float | None
     wall_s: float | None
-    n_timed: int
     cache: str
     compiler: str
     lost_s: float = 0.0
@@ -227,7 +220,6 @@ def compile_summary(run: Run) -> CompileSummary:
         **{name: sum(getattr(each, name) for each in graphs) for name in REQUESTS},
         seconds=sum(known_s) if known_s or not n_compiled else None,
         wall_s=covered_s(spans) if spans else None,
-        n_timed=len(spans),
         cache=max((row["where"] for row in rows), default=""),
         compiler=max((row["version"] for row in rows), default=""),
         lost_s=covered_s(lost_spans),
@@ -286,9 +278,6 @@ class RunCompileRow(CacheRequests):
 
     run: Run
     n_graphs: int
-    n_hits: int
-    n_misses: int
-    n_failures: int
     wall_s: float
     lost_s: float
     usd: float | None
@@ -310,9 +299,6 @@ class FleetCompiles(CacheRequests):
 
     rows: Sequence[RunCompileRow]
     n_graphs: int = 0
-    n_hits: int = 0
-    n_misses: int = 0
-    n_failures: int = 0
     wall_s: float = 0.0
     lost_s: float = 0.0
     usd: float | None = None

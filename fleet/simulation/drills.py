@@ -109,7 +109,7 @@ def _save_and_publish(hot: HotStore, injected: InjectedFault, *, now: datetime) 
 
 def why_not_allowed() -> str:
     """Explain why drills are not allowed here; empty where they are."""
-    if settings.DEMO or settings.ALLOW_DRILLS:
+    if settings.ALLOW_DRILLS:
         return ""
     return "drills are switched off here; set TRNWATCH_ALLOW_DRILLS=1"
 

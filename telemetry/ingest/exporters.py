@@ -386,38 +386,23 @@ BOUNDS: Mapping[str, Bounds] = {
     "last_xid": Bounds(high=1_000.0),
 }
 POSSIBLE = Bounds()
-# DCGM's values for "blank", "not found", "not supported" and "not permitted": the last sixteen
-# of 32 and of 64 bits, and 2^47 and up as a float (dcgm_structs.h). A float holds those of 64
-# bits as 2^63.
-_BLANK = (
-    Bounds(2.0**31 - 16, 2.0**31 - 1),
-    Bounds(2.0**47, 2.0**47 + 15),
-    Bounds(2.0**63 - 2048, 2.0**63),
-)
-# By exporter, the values that mean none.
-BLANK: Mapping[str, Sequence[Bounds]] = {"dcgm": _BLANK}
-
-# What units mean: the base unit of our metrics, and how many of it.
-UNIT_SCALES = {
-    "%": 0.01,
-    "percent": 0.01,
-    "s": 1.0,
-    "ms": 1e-3,
-    "us": 1e-6,
-    "ns": 1e-9,
-    "By": 1.0,
-    "KiBy": 2.0**10,
-    "MiBy": 2.0**20,
-    "GiBy": 2.0**30,
-    "kBy": 1e3,
-    "MBy": 1e6,
-    "GBy": 1e9,
+# By exporter, the values that mean none. DCGM's are for "blank", "not found", "not supported" and
+# "not permitted": the last sixteen of 32 and of 64 bits, and 2^47 and up as a float
+# (dcgm_structs.h). A float holds those of 64 bits as 2^63.
+BLANK: Mapping[str, Sequence[Bounds]] = {
+    "dcgm": (
+        Bounds(2.0**31 - 16, 2.0**31 - 1),
+        Bounds(2.0**47, 2.0**47 + 15),
+        Bounds(2.0**63 - 2048, 2.0**63),
+    )
 }
-# Metrics whose figures a given unit can mean: shares, seconds, bytes.
-_UNITS_OF = {
-    "_ratio": ("%", "percent"),
-    "_s": ("s", "ms", "us", "ns"),
-    "_bytes": ("By", "KiBy", "MiBy", "GiBy", "kBy", "MBy", "GBy"),
+
+# The units that a sender may give for shares, seconds and bytes, in those of our metrics.
+_BYTES = {"By": 1.0, "KiBy": 2.0**10, "MiBy": 2.0**20, "GiBy": 2.0**30}
+_UNIT_SCALES = {
+    "_ratio": {"%": 0.01, "percent": 0.01},
+    "_s": {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9},
+    "_bytes": _BYTES | {"kBy": 1e3, "MBy": 1e6, "GBy": 1e9},
 }
 
 
@@ -427,14 +412,10 @@ def scale_of(row: Row, unit: str) -> float:
     A name says the unit unless a sender says another one: the CloudWatch agent multiplies
     `neuroncore_utilization_ratio` by 100, and gives the unit "%".
     """
-    kind = next((end for end in _UNITS_OF if row.metric.endswith(end)), None)
-    if row.is_counter or kind is None or unit not in _UNITS_OF[kind]:
+    if row.is_counter:
         return row.scale
-    return UNIT_SCALES[unit]
-
-
-def is_blank(exporter: str, value: float) -> bool:
-    return any(blank.has(value) for blank in BLANK.get(exporter, ()))
+    units = (units for end, units in _UNIT_SCALES.items() if row.metric.endswith(end))
+    return next(units, {}).get(unit, row.scale)
 
 
 def is_of_known_exporter(name: str) -> bool:

@@ -174,8 +174,9 @@ class WrittenSamples:
         if series.run:
             runs[series.run] = runs.get(series.run, 0) + 1
         rows = self.by_node.setdefault(series.node, [])
+        blank = exporters.BLANK.get(series.exporter, ())
         for at_ms, value in points:
-            if math.isfinite(value) and not exporters.is_blank(series.exporter, value):
+            if math.isfinite(value) and not any(bounds.has(value) for bounds in blank):
                 sample = value * series.scale
                 rows.append(Sample(at_ms, sample, source, series.key, series.sender))
 

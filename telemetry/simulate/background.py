@@ -77,18 +77,12 @@ def _draw(hashes: Hashes, number: int) -> FloatArray:
     return uniform_of(mixed(np.uint64(number), hashes))
 
 
-def input_waits_s(script: Script, step: IntArray) -> FloatArray:
-    """Seconds that loaders wait for data beyond the usual: (n_steps, n_workers)."""
-    return _rare_s(script, "loader", step)
+def delays_s(script: Script, name: str, step: IntArray) -> FloatArray:
+    """Return what the event adds to each step, mostly 0 seconds: (n_steps, n_workers).
 
-
-def collections_s(script: Script, step: IntArray) -> FloatArray:
-    """Seconds that garbage collection stops workers after computing: (n_steps, n_workers)."""
-    return _rare_s(script, "collection", step)
-
-
-def _rare_s(script: Script, name: str, step: IntArray) -> FloatArray:
-    """Return a delay of at least so long and an exponential time, rarely, and mostly 0."""
+    ``loader``: the wait for data beyond the usual; ``collection``: how long garbage collection
+    stops a worker after computing. A delay is the least one and an exponential time.
+    """
     event = _events(script)[name]
     hashes = _cells(script.key(f"background {name}"), step, np.arange(script.run.nodes))
     delay_s, where = np.zeros(hashes.shape), rare(hashes, event.rate)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, IntArray
-from telemetry.simulate.background import collections_s, input_waits_s
+from telemetry.simulate.background import delays_s
 from telemetry.simulate.noise import mixed, smooth, windows
 from telemetry.simulate.plan import Plan
 from telemetry.simulate.script import (
@@ -262,8 +262,8 @@ def steps_under(
         input_s, transfer_s = input_s + waiting_s, transfer_s + exchange_s
     input_s, late_s, transfer_s = (round_times(s) for s in (input_s, late_s, transfer_s))
     if script.plan.noise.harmless:
-        input_s += round_times(input_waits_s(script, step)) * now.active
-        late_s += round_times(collections_s(script, step)) * now.active
+        input_s += round_times(delays_s(script, "loader", step)) * now.active
+        late_s += round_times(delays_s(script, "collection", step)) * now.active
     ready_s = (input_s + compute_s + late_s).max(axis=1)
     end_s = start_s + np.cumsum(ready_s + transfer_s)
     none = np.zeros(n_steps)

@@ -55,12 +55,14 @@ def nav_link(context: template.Context, name: str, words: str, icon: str) -> Saf
     url = _url(name)
     if not url:
         return ""
+    path = context["request"].path if "request" in context else ""
+    is_here = path == url or (url != "/" and path.startswith(url))
     return format_html(
         '<a href="{}" data-page="{}"{}>'
         '<svg aria-hidden="true"><use href="#icon-{}"/></svg>{}{}</a>',
         url,
         icon,
-        SafeString(' aria-current="page"') if _is_here(context, url) else "",
+        SafeString(' aria-current="page"') if is_here else "",
         icon,
         words,
         _firing(context) if icon == "alerts" else "",
@@ -71,12 +73,6 @@ def nav_link(context: template.Context, name: str, words: str, icon: str) -> Saf
 def captured(content: SafeString) -> SafeString:
     """Keep what is between the tags: ``{% captured as links %}``."""
     return content
-
-
-def _is_here(context: template.Context, url: str) -> bool:
-    """Whether the current page is the one at ``url``, or below it."""
-    path = context["request"].path if "request" in context else ""
-    return bool(url) and (path == url or (url != "/" and path.startswith(url)))
 
 
 def _firing(context: template.Context) -> SafeString:

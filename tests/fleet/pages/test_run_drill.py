@@ -128,7 +128,7 @@ def test_an_invalid_value_is_reported_next_to_its_field(
 def test_where_drills_are_switched_off_the_page_states_it(
     client: Client, operator: object, settings: Settings
 ) -> None:
-    settings.DEMO = settings.ALLOW_DRILLS = False
+    settings.ALLOW_DRILLS = False
     response = post(client)
 
     assert response.status_code == 422

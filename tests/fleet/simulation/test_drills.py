@@ -174,7 +174,7 @@ def test_an_unknown_node_is_refused(hot: HotStore, simulated: Run, node: Node) -
 def test_outside_the_demo_drills_must_be_asked_for(
     hot: HotStore, simulated: Run, node: Node, settings: Settings
 ) -> None:
-    settings.ALLOW_DRILLS = settings.DEMO = False
+    settings.ALLOW_DRILLS = False
 
     with pytest.raises(FieldError, match="TRNWATCH_ALLOW_DRILLS"):
         inject(hot, simulated, node=node, by="alice", now=NOW, **GOOD)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture(autouse=True)
 def _demo(settings: Settings) -> None:
-    settings.DEMO = True
+    settings.DEMO = settings.ALLOW_DRILLS = True
 
 
 def test_the_run_got_the_recommended_nodes_and_each_spare_has_a_reason() -> None:

@@ -16,10 +16,9 @@ from telemetry.simulate import background, observation, shard, timeline
 from telemetry.simulate.background import (
     Event,
     Reports,
-    collections_s,
+    delays_s,
     environment,
     held_up,
-    input_waits_s,
     is_far,
     lost_steps,
     missed_scrapes,
@@ -106,7 +105,7 @@ def test_a_factor_multiplies_rates_and_sizes(factor: float) -> None:
         script_of(msgspec.structs.replace(plan_of(run), noise=Noise(environment=each)))
         for each in (1.0, factor)
     )
-    waits_s, longer_s = (input_waits_s(script, np.arange(20_000)) for script in (plain, more))
+    waits_s, longer_s = (delays_s(script, "loader", np.arange(20_000)) for script in (plain, more))
 
     assert (longer_s > 0).mean() == pytest.approx(factor * (waits_s > 0).mean(), rel=0.1)
     means_s = [each[each > 0].mean() for each in (waits_s, longer_s)]
@@ -138,8 +137,7 @@ def test_a_run_without_it_draws_nothing_more(monkeypatch: pytest.MonkeyPatch) ->
         raise AssertionError
 
     for module, name in (
-        (timeline, "input_waits_s"),
-        (timeline, "collections_s"),
+        (timeline, "delays_s"),
         (shard, "add_background"),
         (drills_observation, "held_up"),
         (observation, "lost_steps"),
@@ -197,7 +195,7 @@ def test_delays_are_as_frequent_and_long_as_stated() -> None:
         ),
         np.arange(20_000),
     )
-    waits_s, stops_s = input_waits_s(script, step), collections_s(script, step)
+    waits_s, stops_s = delays_s(script, "loader", step), delays_s(script, "collection", step)
 
     assert (waits_s > 0).mean() == pytest.approx(1 / 4000, rel=0.2)
     assert waits_s[waits_s > 0].mean() == pytest.approx(0.8, rel=0.2)

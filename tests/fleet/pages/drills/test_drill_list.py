@@ -135,7 +135,7 @@ def test_viewers_see_a_note(page: Page, drilled: Drilled, viewer: User) -> None:
 def test_where_drills_are_switched_off_the_page_states_it(
     page: Page, simulated: Run, operator: User, settings: Settings
 ) -> None:
-    settings.DEMO = settings.ALLOW_DRILLS = False
+    settings.ALLOW_DRILLS = False
 
     text = page(DRILLS)
 

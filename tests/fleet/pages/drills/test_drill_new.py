@@ -91,7 +91,7 @@ def test_an_invalid_value_is_reported_next_to_its_field(
 def test_where_drills_are_switched_off_the_page_states_it(
     client: Client, page: Page, simulated: Run, operator: User, settings: Settings
 ) -> None:
-    settings.DEMO = settings.ALLOW_DRILLS = False
+    settings.ALLOW_DRILLS = False
 
     assert "TRNWATCH_ALLOW_DRILLS=1" in page(NEW)
     response = post(client)
