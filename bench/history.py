@@ -1,5 +1,6 @@
 """Rollups in the database: write, read and measure one day of the demo fleet."""
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -39,18 +40,27 @@ def measure(env: Mapping[str, str]) -> None:
             durable.write_rollups(day.span)
         durable.write_steps(days[0].steps)
         written_s += time.perf_counter() - before_s
-    took_bytes = disk_bytes(env) - before_bytes
+    minutes_bytes = disk_bytes(env) - before_bytes
     run = FLEET[0].spec
     ask = partial(node_series, hot, shard=f"{run.name}/0", node=run.node_names[0], start=start)
     series_s = wall_s(lambda: ask(metric="core_utilization_ratio", end=end - 1))
     steps_s = wall_s(lambda: run_steps(hot, run.name, start_s=start, end_s=end))
+    began_s = time.process_time()
+    durable.merge_old_hours(now_s=end + 4 * DAY_S, until_s=math.inf, clock=time.monotonic)
+    merged_s, merged_bytes = time.process_time() - began_s, disk_bytes(env) - before_bytes
     print_table(
         f"24 h of {n_nodes} nodes, {n_cores:,} cores, in {connection.vendor}",
         [
             ("rollups and all steps written", f"{written_s:.2f} s"),
             ("a node's day of every core read", f"{series_s * 1e3:.0f} ms"),
             ("a run's day of steps read", f"{steps_s * 1e3:.0f} ms"),
-            ("bytes per core-sample on disk", f"{took_bytes / (n_cores * DAY_S):.3f}"),
+            (
+                "a node's day of minutes and steps",
+                f"{minutes_bytes / n_nodes / 1e3:.0f} kB",
+            ),
+            ("bytes per core-sample on disk", f"{minutes_bytes / (n_cores * DAY_S):.3f}"),
+            ("a node's day of ten minutes and steps", f"{merged_bytes / n_nodes / 1e3:.0f} kB"),
+            ("CPU to merge a node's day", f"{merged_s / n_nodes * 1e3:.0f} ms"),
         ],
     )
 
@@ -67,6 +77,7 @@ def played_day(plan: Plan, start: int, end: int) -> list[PlayedShard]:
 def disk_bytes(env: Mapping[str, str]) -> int:
     """Return what the database takes on disk."""
     with connection.cursor() as cursor:
+        cursor.execute("VACUUM")
         cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return sum(path.stat().st_size for path in Path(env["TRNWATCH_DATA_DIR"]).glob("*.sqlite3*"))
 

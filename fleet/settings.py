@@ -316,6 +316,7 @@ CELERY_BEAT_SCHEDULE = {
     "assemble-scrapes": {"task": "fleet.tasks.assemble_scrapes", "schedule": 1.0},
     "store-compiles": {"task": "fleet.tasks.store_compiles", "schedule": 5.0},
     "roll-up": {"task": "telemetry.tasks.roll_up", "schedule": 60.0},
+    "merge-old-hours": {"task": "telemetry.tasks.merge_old_hours", "schedule": 300.0},
     "copy-clocks": {"task": "fleet.tasks.copy_clocks", "schedule": 60.0},
     "freeze-evidence": {"task": "fleet.tasks.freeze_evidence", "schedule": 20.0},
     "count-durations": {"task": "fleet.tasks.count_durations", "schedule": 60.0},

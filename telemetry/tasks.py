@@ -35,6 +35,9 @@ SETTLE_S = 10
 UNMARKED_S = 5 * 60
 # For so long a turn takes late minutes: it is repeated each 60 s.
 FOLD_S = 30
+# A turn of merging old minutes is short: roll-ups wait for it. One node's day takes 50 ms, so that
+# turns of 10 s each 5 minutes are enough for 50,000 nodes.
+MERGE_EVERY_S, MERGE_S = 300, 10
 ROLLED_UP_TO = "rolled_up_to"
 # A message costs 3.5 ms to queue and to take (measured), a run 2 ms and 1,000 nodes 6 ms to play:
 # so much is one task. A task takes 30 ms, and two workers share a large fleet.
@@ -287,6 +290,13 @@ def roll_up() -> None:
         if time.time() > until_s:
             break
     hot.execute("SET", ROLLED_UP_TO, end)
+
+
+@shared_task(ignore_result=True, expires=MERGE_EVERY_S)
+def merge_old_hours() -> None:
+    """Merge minutes of more than two days ago, for some seconds. Idempotent."""
+    until_s = time.monotonic() + MERGE_S
+    durable.merge_old_hours(now_s=time.time(), until_s=until_s, clock=time.monotonic)
 
 
 @shared_task(ignore_result=True, expires=600)

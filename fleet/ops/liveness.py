@@ -48,6 +48,7 @@ TABLE: Mapping[str, Liveness] = {
 # of hours. Each is repeated at its next turn.
 TASK_S: Mapping[str, float] = {
     "telemetry.tasks.forget": 600.0,
+    "telemetry.tasks.merge_old_hours": 120.0,
     "telemetry.tasks.roll_up": 120.0,
     "fleet.tasks.hand_over_plans": 300.0,
     "fleet.tasks.retire_quiet_rows": 600.0,

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,7 @@ from telemetry.blocks import Block, FloatArray, IntArray, Span
 from telemetry.steps import PHASES, StepBatch, is_reported
 from telemetry.store.connection import Connection
 from telemetry.store.hot import HotStore
-from telemetry.store.models import HourRollup, MinuteRollup, RunChunk
+from telemetry.store.models import DayRollup, HourRollup, MinuteRollup, RunChunk
 from telemetry.store.packing import (
     DIGEST_BYTES,
     codec,
@@ -28,12 +28,15 @@ from telemetry.store.packing import (
 from telemetry.store.reading import gather
 from telemetry.store.rollups import (
     Minutes,
+    decode_day,
     decode_hour,
-    decode_minute,
+    decode_single,
+    encode_day,
     encode_hour,
     encode_minute,
     merge_minutes,
     roll_up,
+    ten_minutes,
     widened,
 )
 from telemetry.units import DAY_S, HOUR_S, MINUTE_S
@@ -47,6 +50,10 @@ UNITS_PER_S = 10_000
 
 # An hour is settled, and merged into one row, this long after its end: late reports are in.
 SETTLE_S = 10 * MINUTE_S
+# Minutes are kept for this long at least, then merged to rows of ten minutes, a day at once.
+KEEP_MINUTES_S = 2 * DAY_S
+# Few rows at a time are deleted: what else writes waits for few of them.
+DELETE_AT_ONCE = 500
 CHUNK_DATA = ("n_steps", "steps", "minutes", "workers")
 MS = 1000
 # Older blocks are kept apart until they are rolled up: soon the hot tier forgets theirs.
@@ -246,8 +253,9 @@ def write_rollups(span: Span) -> None:
     in_whole = np.isin(new.minutes // HOUR_S * HOUR_S, whole)
     with transaction.atomic():
         for hour in whole.tolist():
-            within = (new.minutes >= hour) & (new.minutes < hour + HOUR_S)
-            _put_hour(hour, new.where(within))
+            within = new.where((new.minutes >= hour) & (new.minutes < hour + HOUR_S))
+            stored = _stored(span.shard, hour, ())
+            _put_hour(hour, merge_minutes(span.shard, [*stored, within]) if stored else within)
         loose = new.where(~in_whole)
         rows = [
             MinuteRollup(shard=span.shard, minute=minute, layout=layout, data=data)
@@ -276,6 +284,9 @@ def _put_hour(hour: int, minutes: Minutes) -> None:
         HourRollup(shard=minutes.shard, metric=metric, hour=hour, data=data)
         for metric, data in encode_hour(minutes)
     ]
+    # The hour may have been stored by metric before, or together.
+    before = HourRollup.objects.filter(shard=minutes.shard, hour=hour)
+    before.exclude(metric__in=[row.metric for row in rows]).delete()
     _upsert(HourRollup, rows, ("shard", "metric", "hour"), ("data",))
 
 
@@ -283,10 +294,8 @@ def _stored(shard: str, hour: int, loose: Iterable[MinuteRollup]) -> list[Minute
     """Return an hour's minutes as stored: those of the hour's rows, then loose ones."""
     rows = HourRollup.objects.filter(shard=shard, hour=hour)
     pieces = [decode_hour(row.metric, hour, bytes(row.data)) for row in rows]
-    pieces += [
-        decode_minute(shard, row.minute, bytes(row.layout), bytes(row.data)) for row in loose
-    ]
-    return [piece for piece in pieces if piece is not None]
+    single = [(row.minute, bytes(row.layout), bytes(row.data)) for row in loose]
+    return [piece for piece in pieces if piece is not None] + decode_single(shard, single)
 
 
 def write_steps(batch: StepBatch) -> None:
@@ -341,12 +350,75 @@ def _upsert(
     )
 
 
+def merge_old_hours(*, now_s: float, until_s: float, clock: Callable[[], float]) -> bool:
+    """Merge minutes older than ``KEEP_MINUTES_S`` to rows of ten, until a time of ``clock``.
+
+    A day of one row after the other, each in a transaction of its own. Returns whether all of
+    them are merged; whatever ends it, the next call goes on.
+    """
+    before = int(now_s - KEEP_MINUTES_S) // DAY_S * DAY_S
+    while True:
+        oldest = HourRollup.objects.filter(hour__lt=before).order_by("hour").first()
+        if oldest is None:
+            return True
+        day = oldest.hour // DAY_S * DAY_S
+        hours = HourRollup.objects.filter(hour__gte=day, hour__lt=day + DAY_S)
+        for shard, metric in hours.values_list("shard", "metric").order_by().distinct():
+            if clock() >= until_s:
+                return False
+            _merge_day(shard, metric, day)
+
+
+def _merge_day(shard: str, metric: str, day: int) -> None:
+    """Merge one day of a row per hour; what came late fills what an earlier merge left open."""
+    with transaction.atomic():
+        of_day = HourRollup.objects.filter(
+            shard=shard, metric=metric, hour__gte=day, hour__lt=day + DAY_S
+        )
+        pieces, merged = [], []
+        for pk, hour, data in (
+            of_day.order_by("hour").select_for_update().values_list("pk", "hour", "data")
+        ):
+            if (minutes := decode_hour(metric, hour, bytes(data))) is not None:
+                pieces.append(ten_minutes(minutes))
+            merged.append(pk)
+        # Another process may have merged them meanwhile.
+        if not pieces:
+            return
+        rows = DayRollup.objects.filter(shard=shard, metric=metric, day=day)
+        stored = rows.select_for_update().values_list("data", flat=True).first()
+        before = None if stored is None else decode_day(day, bytes(stored))
+        new = merge_minutes(shard, pieces)
+        data = encode_day(new if before is None else _fill(before, new))
+        row = DayRollup(shard=shard, metric=metric, day=day, data=data)
+        _upsert(DayRollup, [row], ("shard", "metric", "day"), ("data",))
+        HourRollup.objects.filter(pk__in=merged).delete()
+
+
+def _fill(before: Minutes, late: Minutes) -> Minutes:
+    """Join rows; what is known before is kept."""
+    order = before.where(slice(0))
+    first, second = (
+        merge_minutes(late.shard, [order, *pieces]) for pieces in ((late, before), (before, late))
+    )
+    values = {
+        name: np.where(np.isnan(array), second.values[name], array)
+        for name, array in first.values.items()
+    }
+    return Minutes(late.shard, first.minutes, first.nodes, values)
+
+
 def delete_older_than(days: float, *, now_s: float | None = None) -> None:
-    """Delete minutes, hours and steps older than ``days``."""
+    """Delete minutes, hours, days and steps older than ``days``, few rows at a time."""
     before = int((time.time() if now_s is None else now_s) - days * DAY_S)
-    MinuteRollup.objects.filter(minute__lt=before).delete()
-    HourRollup.objects.filter(hour__lt=before - HOUR_S).delete()
-    RunChunk.objects.filter(start__lt=before - models.F("length_s")).delete()
+    for rows in (
+        MinuteRollup.objects.filter(minute__lt=before),
+        HourRollup.objects.filter(hour__lt=before - HOUR_S),
+        DayRollup.objects.filter(day__lt=before - DAY_S),
+        RunChunk.objects.filter(start__lt=before - models.F("length_s")),
+    ):
+        while some := list(rows.values_list("pk", flat=True)[:DELETE_AT_ONCE]):
+            rows.model._default_manager.filter(pk__in=some).delete()
 
 
 def save_late(hot: Connection, blocks: Iterable[Block], *, now_s: float) -> None:

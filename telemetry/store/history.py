@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import numpy as np
-from django.db.models import Min
+from django.db.models import Max, Min
 
 from telemetry.blocks import METRICS, FloatArray, IntArray, Span
 from telemetry.series import EVERY_STEP, SOME_STEPS, Series, SeriesSource
@@ -25,10 +25,19 @@ from telemetry.store.durable import (
     join_chunks,
     minute_means,
 )
-from telemetry.store.models import HourRollup, MinuteRollup, RunChunk
+from telemetry.store.models import DayRollup, HourRollup, MinuteRollup, RunChunk
 from telemetry.store.packing import decode, read_layout, unpack
 from telemetry.store.reading import LongTerm, LongTermError, Source
-from telemetry.store.rollups import N_STATS, as_stored, decode_hour, roll_up
+from telemetry.store.rollups import (
+    N_STATS,
+    TEN_MINUTES_S,
+    TOGETHER,
+    as_stored,
+    coarser,
+    decode_day,
+    decode_hour,
+    roll_up,
+)
 from telemetry.units import DAY_S, HOUR_S, MINUTE_S
 
 # Divisors of an hour. The durable tier deletes by hours, so tiers meet between two rows.
@@ -56,38 +65,18 @@ def grid_s(length_s: float) -> int:
 
 def durable_from() -> int | None:
     """Return the oldest second in the durable tier, None if it is empty."""
+    day = DayRollup.objects.aggregate(oldest=Min("day"))["oldest"]
     hour = HourRollup.objects.aggregate(oldest=Min("hour"))["oldest"]
     minute = MinuteRollup.objects.aggregate(oldest=Min("minute"))["oldest"]
-    return min((second for second in (hour, minute) if second is not None), default=None)
+    return min((second for second in (day, hour, minute) if second is not None), default=None)
 
 
-def coarser(stats: FloatArray, n_each: int) -> FloatArray:
-    """Merge neighbouring rows: minimum of minima, mean of means, maximum of maxima.
-
-    Parameters
-    ----------
-    stats : (n, 3, n_parts)
-        Minimum, mean and maximum; NaN for gaps.
-    n_each : int
-        How many rows become one.
-
-    Returns
-    -------
-    merged : (ceil(n / n_each), 3, n_parts)
-        NaN where all rows are.
-    """
-    if n_each == 1:
-        return stats
-    lacking = -len(stats) % n_each
-    whole = np.pad(stats, [(0, lacking), (0, 0), (0, 0)], constant_values=np.nan)
-    groups = whole.reshape(len(whole) // n_each, n_each, *stats.shape[1:])
-    there = np.isfinite(groups[:, :, 1])
-    total = np.where(there, groups[:, :, 1], 0.0).sum(axis=1)
-    n = there.sum(axis=1)
-    mean = np.divide(total, n, out=np.full(total.shape, np.nan), where=n > 0)
-    low = np.fmin.reduce(groups[:, :, 0], axis=1)
-    high = np.fmax.reduce(groups[:, :, 2], axis=1)
-    return np.stack([low, mean, high], axis=1)
+def has_merged(start: int, end: int) -> bool:
+    """Whether the durable tier has rows of ten minutes, not of one, for a part of a window."""
+    days = DayRollup.objects.aggregate(first=Min("day"), last=Max("day"))
+    return bool(
+        days["first"] is not None and days["first"] <= end and start < days["last"] + DAY_S
+    )
 
 
 def fill_from_long_term(
@@ -112,10 +101,7 @@ def fill_from_long_term(
         _, values = long_term.node_minutes(node, metric, start=begin, end=end, every_s=every_s)
         older = values.reshape(n_older, N_STATS, -1)
         n_parts = max(stats.shape[2], older.shape[2])
-        stats, older = (
-            np.pad(each, [(0, 0), (0, 0), (0, n_parts - each.shape[2])], constant_values=np.nan)
-            for each in (stats, older)
-        )
+        stats, older = (with_parts(each, n_parts) for each in (stats, older))
         stats[:n_older] = np.where(np.isnan(older), stats[:n_older], older)
     except LongTermError as error:
         why = str(error)
@@ -123,6 +109,12 @@ def fill_from_long_term(
     if n_older < len(t_s):
         stretches.append(SeriesSource(int(t_s[n_older]), every_s, "durable"))
     return stats, tuple(stretches)
+
+
+def with_parts(stats: FloatArray, n_parts: int) -> FloatArray:
+    """Pad (n, 3, fewer) with parts that are NaN."""
+    missing = [(0, 0), (0, 0), (0, n_parts - stats.shape[2])]
+    return np.pad(stats, missing, constant_values=np.nan)
 
 
 def older_steps(
@@ -181,8 +173,8 @@ def node_series(
     Seconds if the hot tier has the whole window, else minutes, by their first second, with
     minimum and maximum. Minutes that are not rolled up yet come from the hot tier. If the hot
     tier was emptied recently, the seconds before that show their minute's values. Windows of
-    more than 2,000 minutes have longer rows. Rows older than the durable tier come from the
-    long-term store.
+    more than 2,000 minutes have longer rows, and so have those with rows of ten minutes.
+    Rows older than the durable tier come from the long-term store.
     """
     newest = hot.newest().get(shard, 0)
     if start >= newest - hot.keep_s and end - start <= hot.keep_s:
@@ -191,7 +183,8 @@ def node_series(
             # Whether the others of its shard reported says whether the hot tier was emptied.
             span = hot.window(shard, (metric,), start=start, end=end)
         return _seconds(span, shard, node, metric)
-    every_s = grid_s(end - start)
+    every_s, is_old = grid_s(end - start), has_merged(start, end)
+    every_s = max(every_s, TEN_MINUTES_S) if is_old else every_s
     grid = np.arange(start // every_s * every_s, end + 1, MINUTE_S)
     pieces = _stored_minutes(shard, node, metric, int(grid[0]), end)
     done = max((int(minutes[-1]) + MINUTE_S for minutes, _ in pieces), default=0)
@@ -204,6 +197,13 @@ def node_series(
         values = recent.values.get(metric, np.zeros((len(recent.minutes), 1, 0)))
         pieces.append((recent.minutes, as_stored(metric, values[:, 0])))
     t_s, stats = grid[:: every_s // MINUTE_S], coarser(_on_grid(grid, pieces), every_s // MINUTE_S)
+    if is_old:
+        days = _stored_days(shard, node, metric, int(grid[0]), end)
+        older = _on_grid(np.arange(grid[0], end + 1, TEN_MINUTES_S), days, every_s=TEN_MINUTES_S)
+        older = coarser(older, every_s // TEN_MINUTES_S)
+        n_parts = max(stats.shape[2], older.shape[2])
+        stats, older = with_parts(stats, n_parts), with_parts(older, n_parts)
+        stats = np.where(np.isnan(stats), older, stats)
     stretches: tuple[SeriesSource, ...] = (SeriesSource(int(t_s[0]), every_s, "durable"),)
     if long_term is not None:
         stats, stretches = fill_from_long_term(
@@ -243,12 +243,15 @@ MinuteStats = tuple[IntArray, FloatArray]
 def _stored_minutes(shard: str, node: str, metric: str, start: int, end: int) -> list[MinuteStats]:
     """Return the minutes of the durable tier; later entries take precedence."""
     hours = HourRollup.objects.filter(
-        shard=shard, metric=metric, hour__gte=start - start % HOUR_S, hour__lte=end
+        shard=shard,
+        metric__in=(metric, TOGETHER),
+        hour__gte=start - start % HOUR_S,
+        hour__lte=end,
     )
     pieces = [
         (minutes.minutes, minutes.values[metric][:, 0])
-        for hour, data in hours.order_by("hour").values_list("hour", "data")
-        if (minutes := decode_hour(metric, hour, bytes(data), node))
+        for key, hour, data in hours.order_by("hour").values_list("metric", "hour", "data")
+        if (minutes := decode_hour(key, hour, bytes(data), node, metric))
     ]
     loose = MinuteRollup.objects.filter(shard=shard, minute__gte=start, minute__lte=end)
     by_layout: dict[bytes, list[tuple[int, bytes]]] = {}
@@ -263,14 +266,28 @@ def _stored_minutes(shard: str, node: str, metric: str, start: int, end: int) ->
     return pieces
 
 
-def _on_grid(grid: IntArray, pieces: list[MinuteStats], *, n_parts: int = 0) -> FloatArray:
-    """Put minutes on a grid, (n_minutes, 3, n_parts); later entries take precedence."""
+def _stored_days(shard: str, node: str, metric: str, start: int, end: int) -> list[MinuteStats]:
+    """Return the rows of ten minutes of the durable tier."""
+    days = DayRollup.objects.filter(
+        shard=shard, metric__in=(metric, TOGETHER), day__gte=start - start % DAY_S, day__lte=end
+    )
+    return [
+        (rows.minutes, rows.values[metric][:, 0])
+        for day, data in days.order_by("day").values_list("day", "data")
+        if (rows := decode_day(day, bytes(data), node, metric))
+    ]
+
+
+def _on_grid(
+    grid: IntArray, pieces: list[MinuteStats], *, n_parts: int = 0, every_s: int = MINUTE_S
+) -> FloatArray:
+    """Put rows on a grid, (n_minutes, 3, n_parts); later entries take precedence."""
     n_parts = max(n_parts, *(values.shape[1] // N_STATS for _, values in pieces), 0)
     stats = np.full((len(grid), N_STATS, n_parts), np.nan)
     for minutes, values in pieces:
         kept = (minutes >= grid[0]) & (minutes <= grid[-1])
         parts = values[kept].reshape(kept.sum(), N_STATS, values.shape[1] // N_STATS)
-        stats[(minutes[kept] - grid[0]) // MINUTE_S, :, : parts.shape[2]] = parts
+        stats[(minutes[kept] - grid[0]) // every_s, :, : parts.shape[2]] = parts
     return stats
 
 

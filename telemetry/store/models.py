@@ -1,4 +1,4 @@
-"""The rows of the durable tier: minutes, hours, and steps of runs."""
+"""The rows of the durable tier: minutes, hours, days, and steps of runs."""
 
 from django.db import models
 
@@ -21,9 +21,10 @@ class MinuteRollup(models.Model):
 
 
 class HourRollup(models.Model):
-    """One hour of one metric of a shard, by minute; each node can be read alone."""
+    """One hour of a shard by minute; each node can be read alone. Old ones become DayRollup."""
 
     shard = models.CharField(max_length=90)
+    # Empty: every metric, of a shard of few nodes.
     metric = models.CharField(max_length=40)
     hour = models.BigIntegerField(help_text="Unix second at which the hour begins.")
     data = models.BinaryField(help_text="Lowest, mean and highest of each part, packed.")
@@ -38,6 +39,26 @@ class HourRollup(models.Model):
 
     def __str__(self) -> str:
         return f"{self.shard} {self.metric} {self.hour}"
+
+
+class DayRollup(models.Model):
+    """One day of a shard by ten minutes, once its hours are some days old."""
+
+    shard = models.CharField(max_length=90)
+    metric = models.CharField(max_length=40)
+    day = models.BigIntegerField(help_text="Unix second at which the day begins, in UTC.")
+    data = models.BinaryField(help_text="Lowest, mean and highest of parts, packed.")
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=["shard", "metric", "day"], name="one_rollup_per_metric_and_day"
+            ),
+        )
+        indexes = (models.Index(fields=["day"], name="rollup_days_oldest_first"),)
+
+    def __str__(self) -> str:
+        return f"{self.shard} {self.metric} {self.day}"
 
 
 class RunChunk(models.Model):

@@ -1,25 +1,38 @@
-"""Roll-ups to minutes and hours: minimum, mean and maximum of every part, and their packing."""
+"""Roll-ups: minimum, mean and maximum of every part, by minute and by ten, and their packing."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from telemetry.blocks import METRICS, Block, FloatArray, IntArray, Span
+from telemetry.blocks import METRICS, Block, FloatArray, IntArray, Span, mean
 from telemetry.store.packing import (
+    DTYPES,
+    Codes,
     codec,
     decode,
     encode,
     pack,
     read_layout,
-    unpack_block,
+    unpack,
     unshuffle,
 )
-from telemetry.units import HOUR_S, MINUTE_S
+from telemetry.units import DAY_S, HOUR_S, MINUTE_S
 
 N_STATS = 3
+# What is older than some days has a row for so long. It divides each coarser row of charts.
+TEN_MINUTES_S = 10 * MINUTE_S
+# The name of a row that holds every metric. What PostgreSQL and a header add to a row is 440 bytes
+# (measured), half a row of one metric of one node; a row of up to this size reads as fast.
+TOGETHER, TOGETHER_BYTES = "", 2**16
+# Tukey's fences: of a normal distribution 0.7 % is outside.
+FENCE = 1.5
+# Quartiles need as many parts.
+LEAST_PARTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,47 +115,201 @@ def encode_minute(minutes: Minutes, i: int) -> tuple[bytes, bytes]:
     return layout.encoded, data
 
 
-def decode_minute(shard: str, minute: int, layout: bytes, data: bytes) -> Minutes:
-    block = unpack_block(shard, minute, data, read_layout(layout))
-    values = {name: array[None] for name, array in block.values.items()}
-    return Minutes(shard, np.array([minute]), block.nodes, values)
+def decode_single(shard: str, rows: Iterable[tuple[int, bytes, bytes]]) -> list[Minutes]:
+    """Return single minutes, given as (minute, layout, data); those of one layout together."""
+    by_layout: dict[bytes, list[tuple[int, bytes]]] = {}
+    for minute, encoded, data in rows:
+        by_layout.setdefault(encoded, []).append((minute, data))
+    pieces = []
+    for encoded, some in by_layout.items():
+        layout, blobs = read_layout(encoded), [data for _, data in some]
+        values: dict[str, FloatArray] = {}
+        for column in layout.columns:
+            codes = unpack(blobs, layout, column.name)
+            if codes is not None:
+                values[column.name] = decode(codes, column.packing)
+        minutes = np.array([minute for minute, _ in some])
+        pieces.append(Minutes(shard, minutes, layout.nodes, values))
+    return pieces
 
 
 def encode_hour(minutes: Minutes) -> Iterator[tuple[str, bytes]]:
-    """Yield each metric of one hour's minutes as (name, bytes).
+    """Yield one hour's minutes as rows: (metric, or ``TOGETHER`` if all fit in one; bytes).
 
-    The bytes are the header's length, the header (nodes, minutes, columns, packing), the length
-    of each node's section, and the sections: byte-shuffled and compressed, so that one node
-    can be read alone.
+    The bytes are the header's length, the header (nodes, minutes, columns and packing by metric),
+    the length of each section, and the sections, one for each metric and node: byte-shuffled and
+    compressed, so that one node can be read alone.
     """
     offsets = ((minutes.minutes % HOUR_S) // MINUTE_S).tolist()
-    for name, values in minutes.values.items():
-        packing = METRICS[name].packing
-        header = json.dumps([minutes.nodes, offsets, values.shape[2], packing]).encode()
-        codes = np.ascontiguousarray(encode(values, packing).transpose(1, 2, 0))
-        planes = codes.view("u1").reshape(len(minutes.nodes), codes[0].size, -1)
-        turned = np.ascontiguousarray(planes.transpose(0, 2, 1))
-        frames = [codec.compress(node.tobytes()) for node in turned]
-        packed = codec.compress(header)
-        lengths = np.array([len(packed), *map(len, frames)], "<u4")
-        yield name, b"".join([lengths[:1].tobytes(), packed, lengths[1:].tobytes(), *frames])
+    columns = [(name, a.shape[2], METRICS[name].packing) for name, a in minutes.values.items()]
+    sections = [_hour_sections(minutes.values[name], packing) for name, _, packing in columns]
+    every = list(chain.from_iterable(sections))
+    if sum(map(len, every)) <= TOGETHER_BYTES:
+        yield TOGETHER, _row([minutes.nodes, offsets, columns], every)
+        return
+    for (name, n_columns, packing), some in zip(columns, sections, strict=True):
+        yield name, _row([minutes.nodes, offsets, n_columns, packing], some)
 
 
-def decode_hour(name: str, hour: int, data: bytes, node: str | None = None) -> Minutes | None:
-    """Return one metric of an hour, of all nodes or of one; None if the node is not in it."""
-    n_header = int.from_bytes(data[:4], "little")
-    nodes, offsets, n_columns, packing = json.loads(codec.decompress(data[4 : 4 + n_header]))
-    if node is not None and node not in nodes:
+def encode_day(rows: Minutes) -> bytes:
+    """Return one day's rows of ten minutes as one row, as ``encode_hour`` does.
+
+    Only parts that stand out have values of their own. All others of a row share three: their
+    lowest, their mean, their highest. Sums and extremes over parts stay the same.
+    """
+    offsets = ((rows.minutes % DAY_S) // TEN_MINUTES_S).tolist()
+    columns = [(name, a.shape[2], METRICS[name].packing) for name, a in rows.values.items()]
+    sections = [_day_sections(rows.values[name], packing) for name, _, packing in columns]
+    return _row([rows.nodes, offsets, columns], list(chain.from_iterable(sections)))
+
+
+def _row(header: list[Any], sections: list[bytes]) -> bytes:
+    packed = codec.compress(json.dumps(header).encode())
+    lengths = np.array([len(packed), *map(len, sections)], "<u4")
+    return b"".join([lengths[:1].tobytes(), packed, lengths[1:].tobytes(), *sections])
+
+
+def _hour_sections(values: FloatArray, packing: str) -> list[bytes]:
+    codes = encode(values, packing).transpose(1, 2, 0)
+    return [codec.compress(shuffled(node)) for node in codes]
+
+
+def _day_sections(values: FloatArray, packing: str) -> list[bytes]:
+    """Pack each node: what its ordinary parts share, which parts stand out, and those."""
+    stats = values.reshape(*values.shape[:2], N_STATS, -1).transpose(1, 2, 3, 0)
+    apart = stands_out(stats)
+    ordinary = np.where(apart[:, None], np.nan, stats)
+    low, high = np.fmin.reduce(ordinary[:, 0], axis=1), np.fmax.reduce(ordinary[:, 2], axis=1)
+    shared = encode(np.stack([low, mean(ordinary[:, 1], 1), high], axis=1), packing)
+    codes = encode(stats, packing)
+    return [
+        codec.compress(
+            b"".join(
+                [
+                    shuffled(shared[i]),
+                    np.packbits(apart[i]).tobytes(),
+                    shuffled(codes[i][:, apart[i]]),
+                ]
+            )
+        )
+        for i in range(len(codes))
+    ]
+
+
+def shuffled(codes: Codes) -> bytes:
+    """Return codes as bytes, all first bytes first."""
+    flat = np.ascontiguousarray(codes)
+    return flat.view("u1").reshape(flat.size, flat.itemsize).T.tobytes()
+
+
+def stands_out(stats: FloatArray) -> NDArray[np.bool_]:
+    """Whether a part differs from the others of its node: (n_nodes, n_parts, n_rows).
+
+    Parameters
+    ----------
+    stats : (n_nodes, 3, n_parts, n_rows)
+        Lowest, mean and highest; NaN where nothing was reported.
+
+    Notes
+    -----
+    A part stands out where its lowest, mean or highest is outside of Tukey's fences around those
+    of all parts, or its mean is where the median part never was; where it alone, or others alone,
+    reported; and where there are too few parts to tell.
+    """
+    known = np.isfinite(stats[:, 1])
+    n = known.sum(axis=1, keepdims=True)
+    ordered = np.sort(stats, axis=2)
+
+    def ranked(place: IntArray) -> FloatArray:
+        return np.take_along_axis(ordered, np.maximum(place, 0)[:, None], axis=2)
+
+    lower, upper = ranked((n - 1) // 4), ranked(n - 1 - (n - 1) // 4)
+    median = (ranked((n - 1) // 2) + ranked(n // 2)) / 2
+    reach = FENCE * (upper - lower)
+    with np.errstate(invalid="ignore"):
+        outside = ((stats < lower - reach) | (stats > upper + reach)).any(axis=1)
+        outside |= (stats[:, 1] < median[:, 0]) | (stats[:, 1] > median[:, 2])
+    return np.asarray((outside | ~known | (n < LEAST_PARTS)) & (n > 0))
+
+
+def decode_hour(
+    key: str, hour: int, data: bytes, node: str | None = None, metric: str | None = None
+) -> Minutes | None:
+    """Return a row of an hour, all of it or of one node or metric; None if that is not in it."""
+    return _decoded(key, data, _hour_codes, (hour, MINUTE_S), node=node, metric=metric)
+
+
+def decode_day(
+    day: int, data: bytes, node: str | None = None, metric: str | None = None
+) -> Minutes | None:
+    """Return a row of a day as ``decode_hour`` does; parts that do not stand out are alike."""
+    return _decoded(TOGETHER, data, _day_codes, (day, TEN_MINUTES_S), node=node, metric=metric)
+
+
+def _decoded(
+    key: str,
+    data: bytes,
+    codes_of: Callable[[list[bytes], str, int, int], Codes],
+    grid: tuple[int, int],
+    *,
+    node: str | None,
+    metric: str | None,
+) -> Minutes | None:
+    start = 4 + int.from_bytes(data[:4], "little")
+    nodes, offsets, *columns = json.loads(codec.decompress(data[4:start]))
+    # A row of one metric has its number of columns and its packing.
+    columns = columns[0] if len(columns) == 1 else [[key, *columns]]
+    names = [name for name, _, _ in columns]
+    if (node is not None and node not in nodes) or (metric is not None and metric not in names):
         return None
-    start = 4 + n_header + 4 * len(nodes)
-    ends = start + np.cumsum(np.frombuffer(data[4 + n_header : start], "<u4"))
-    begins = [start, *ends[:-1].tolist()]
+    first = start + 4 * len(nodes) * len(columns)
+    ends = first + np.cumsum(np.frombuffer(data[start:first], "<u4"))
+    begins = [first, *ends[:-1].tolist()]
     rows = range(len(nodes)) if node is None else [nodes.index(node)]
-    frames = b"".join(codec.decompress(data[begins[i] : int(ends[i])]) for i in rows)
-    codes = unshuffle(frames, packing, (len(rows), n_columns, len(offsets)))
-    values = decode(codes, packing).transpose(2, 0, 1)
-    minutes = hour + MINUTE_S * np.array(offsets)
-    return Minutes("", minutes, tuple(nodes[i] for i in rows), {name: values})
+    values = {}
+    for place, (name, n_columns, packing) in enumerate(columns):
+        if metric in (None, name):
+            sections = [place * len(nodes) + i for i in rows]
+            contents = [codec.decompress(data[begins[i] : int(ends[i])]) for i in sections]
+            codes = codes_of(contents, packing, n_columns, len(offsets))
+            values[name] = decode(codes, packing).transpose(2, 0, 1)
+    minutes = grid[0] + grid[1] * np.array(offsets)
+    return Minutes("", minutes, tuple(nodes[i] for i in rows), values)
+
+
+def _hour_codes(contents: list[bytes], packing: str, n_columns: int, n_rows: int) -> Codes:
+    return unshuffle(b"".join(contents), packing, (len(contents), n_columns, n_rows))
+
+
+def _day_codes(contents: list[bytes], packing: str, n_columns: int, n_rows: int) -> Codes:
+    n_parts = n_columns // N_STATS
+    end_shared = N_STATS * n_rows * DTYPES[packing].itemsize
+    end_apart = end_shared - (-n_parts * n_rows // 8)
+    codes = np.empty((len(contents), N_STATS, n_parts, n_rows), DTYPES[packing])
+    for mine, content in zip(codes, contents, strict=True):
+        bits = np.frombuffer(content[end_shared:end_apart], "u1")
+        apart = np.unpackbits(bits, count=n_parts * n_rows).reshape(n_parts, n_rows).astype(bool)
+        shared = unshuffle(content[:end_shared], packing, (1, N_STATS, n_rows))[0]
+        mine[:] = shared[:, None]
+        mine[:, apart] = unshuffle(content[end_apart:], packing, (1, N_STATS, int(apart.sum())))[0]
+    return codes.reshape(len(contents), n_columns, n_rows)
+
+
+def ten_minutes(minutes: Minutes) -> Minutes:
+    """Merge minutes to rows of ten minutes; rows without any are left out."""
+    starts = np.unique(minutes.minutes // TEN_MINUTES_S * TEN_MINUTES_S)
+    n_each = TEN_MINUTES_S // MINUTE_S
+    places = np.searchsorted(starts, minutes.minutes // TEN_MINUTES_S * TEN_MINUTES_S)
+    rows = places * n_each + minutes.minutes % TEN_MINUTES_S // MINUTE_S
+    values = {}
+    for name, array in minutes.values.items():
+        filled = np.full((len(starts) * n_each, *array.shape[1:]), np.nan)
+        filled[rows] = array
+        stats = filled.reshape(len(filled), len(minutes.nodes), N_STATS, -1)
+        merged = coarser(stats.swapaxes(1, 2).reshape(len(filled), N_STATS, -1), n_each)
+        stats = merged.reshape(len(starts), N_STATS, len(minutes.nodes), -1).swapaxes(1, 2)
+        values[name] = stats.reshape(len(starts), *array.shape[1:])
+    return Minutes(minutes.shard, starts, minutes.nodes, values)
 
 
 def merge_minutes(shard: str, pieces: Sequence[Minutes]) -> Minutes:
@@ -171,3 +338,32 @@ def widened(stats: FloatArray, width: int) -> FloatArray:
     more = width // N_STATS - apart.shape[3]
     wide = np.pad(apart, [(0, 0), (0, 0), (0, 0), (0, more)], constant_values=np.nan)
     return wide.reshape(*stats.shape[:2], width)
+
+
+def coarser(stats: FloatArray, n_each: int) -> FloatArray:
+    """Merge neighbouring rows: minimum of minima, mean of means, maximum of maxima.
+
+    Parameters
+    ----------
+    stats : (n, 3, n_parts)
+        Minimum, mean and maximum; NaN for gaps.
+    n_each : int
+        How many rows become one.
+
+    Returns
+    -------
+    merged : (ceil(n / n_each), 3, n_parts)
+        NaN where all rows are.
+    """
+    if n_each == 1:
+        return stats
+    lacking = -len(stats) % n_each
+    whole = np.pad(stats, [(0, lacking), (0, 0), (0, 0)], constant_values=np.nan)
+    groups = whole.reshape(len(whole) // n_each, n_each, *stats.shape[1:])
+    there = np.isfinite(groups[:, :, 1])
+    total = np.where(there, groups[:, :, 1], 0.0).sum(axis=1)
+    n = there.sum(axis=1)
+    mean = np.divide(total, n, out=np.full(total.shape, np.nan), where=n > 0)
+    low = np.fmin.reduce(groups[:, :, 0], axis=1)
+    high = np.fmax.reduce(groups[:, :, 2], axis=1)
+    return np.stack([low, mean, high], axis=1)

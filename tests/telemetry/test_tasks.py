@@ -18,7 +18,7 @@ from telemetry.store.hot import HotStore, hot_store
 from telemetry.store.models import MinuteRollup, RunChunk
 from telemetry.store.node_state import read_sidecars, save_agent_request
 from telemetry.store.reading import AGENT_RESTART_S
-from telemetry.store.rollups import decode_minute
+from telemetry.store.rollups import decode_single
 from tests.helpers import LLAMA, redis_server, steps
 
 
@@ -307,7 +307,7 @@ def test_what_comes_after_its_minute_was_rolled_up_still_counts(hot: HotStore, n
 
 def mean_of(minute: int) -> float:
     row = MinuteRollup.objects.get(minute=minute)
-    found = decode_minute(row.shard, minute, bytes(row.layout), bytes(row.data))
+    [found] = decode_single(row.shard, [(minute, bytes(row.layout), bytes(row.data))])
     return float(found.values["vcpu_usage_ratio"][0, 0, 1])
 
 

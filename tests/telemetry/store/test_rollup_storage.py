@@ -23,8 +23,8 @@ def minutes_kept() -> list[int]:
 
 
 def hours_kept() -> list[int]:
-    rows = HourRollup.objects.filter(metric=CORES).order_by("hour")
-    return [(hour - NOON_S) // HOUR_S for hour in rows.values_list("hour", flat=True)]
+    rows = HourRollup.objects.order_by("hour").values_list("hour", flat=True).distinct()
+    return [(hour - NOON_S) // HOUR_S for hour in rows]
 
 
 def means(hot: HotStore, node: str = "steady", *, last_s: int = 3 * HOUR_S) -> np.ndarray:
