@@ -1,6 +1,7 @@
 """The test helpers work."""
 
 import urllib.request
+from pathlib import Path
 
 import pytest
 from django.contrib.auth.models import Group, User
@@ -10,6 +11,7 @@ from redis import Redis
 from fleet.access.roles import ROLES
 from fleet.models import Node, Run, Silence
 from telemetry.store.hot import HotStore, open_store
+from tests import warm
 from tests.helpers import NOON, block, number_from, steps
 
 
@@ -63,3 +65,36 @@ def test_a_store_opened_by_the_settings_sees_the_same(hot: HotStore, settings: S
 def test_everything_is_served(address: str) -> None:
     with urllib.request.urlopen(f"{address}/sign-in/") as response:
         assert response.status == 200
+
+
+def test_a_program_has_the_environment_it_was_given_and_nothing_of_ours_before(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, sys\n"
+        "print(sorted(os.environ), sys.argv[1:])\n"
+        "print([name for name in sys.modules if name.startswith(('fleet', 'telemetry'))])\n"
+        "sys.exit('ended')\n"
+    )
+
+    done = warm.run([str(script), "a b"], env={"TRNWATCH_X": "1"})
+
+    assert done.returncode == 1
+    assert done.stdout.splitlines() == ["['TRNWATCH_X'] ['a b']", "[]"]
+    assert done.stderr == "ended\n"
+
+
+def test_programs_end_one_by_one_and_are_killed(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("wb") as out:
+        first, second = (
+            warm.start(["-m", "asyncio"], env={}, stdout=out, stderr=out) for _ in range(2)
+        )
+        sleeper = tmp_path / "sleeper.py"
+        sleeper.write_text("import time\ntime.sleep(600)\n")
+        third = warm.start([str(sleeper)], env={}, stdout=out, stderr=out)
+    # Without input it ends by itself.
+    assert [first.wait(60), second.wait(60)] == [0, 0]
+    assert third.poll() is None
+    third.kill()
+    assert third.wait(60) == -9

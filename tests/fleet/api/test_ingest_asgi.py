@@ -6,14 +6,11 @@ import os
 import secrets
 import shutil
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -22,12 +19,12 @@ import psutil
 import pytest
 
 from telemetry.store.hot import HotStore, open_store
+from tests import warm
 from tests.fleet.api.conftest import URL
 from tests.fleet.ops.installation import prepared
 from tests.helpers import free_port, redis_server
 from tests.telemetry.ingest.reports import encoded, lines, report, stream
 
-ROOT = Path(__file__).parents[3]
 MB = 1_000_000
 
 
@@ -91,18 +88,12 @@ class Site:
 
 
 def manage(environment: dict[str, str], *command: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "manage.py", *command],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = warm.run(["manage.py", *command], env=environment)
+    assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
-def until_open(port: int, server: "subprocess.Popen[bytes]") -> None:
+def until_open(port: int, server: warm.Program) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and server.poll() is None:
         with socket.socket() as probe:
@@ -127,9 +118,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         command = ["uvicorn", "fleet.asgi:application", "--port", str(port), "--no-access-log"]
         command += ["--http", "fleet.api.connections:LimitedProtocol"]
         with (folder / "web.log").open("wb") as log:
-            server = subprocess.Popen(
-                [sys.executable, "-m", *command], cwd=ROOT, env=environment, stderr=log, stdout=log
-            )
+            server = warm.start(["-m", *command], env=environment, stderr=log, stdout=log)
         try:
             until_open(port, server)
             yield Site(port, environment, token, server.pid)

@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,14 +12,13 @@ import pytest
 
 from fleet.ingest.steps import PENDING
 from telemetry.store.hot import HotStore, open_store
+from tests import warm
 from tests.fleet.api.test_ingest_asgi import manage, until_open
 from tests.fleet.api.training_jobs import ABOUT, NODES
 from tests.fleet.ops.installation import prepared
 from tests.helpers import free_port, redis_server
 from tests.trnwatch.servers import until
 from tests.trnwatch.trainer import train, workers_of
-
-ROOT = Path(__file__).parents[3]
 
 
 class Place:
@@ -40,17 +37,13 @@ class Place:
         self.token = manage(self.environment, "create_token", "test", "--scope", "ingest")
 
     @contextmanager
-    def served(self) -> Iterator["subprocess.Popen[bytes]"]:
+    def served(self) -> Iterator[warm.Program]:
         """Run a web server, until it is killed or no longer needed."""
         command = ["uvicorn", "fleet.asgi:application", "--port", str(self.port)]
         command += ["--http", "fleet.api.connections:LimitedProtocol"]
         with (self.folder / "web.log").open("ab") as log:
-            server = subprocess.Popen(
-                [sys.executable, "-m", *command, "--no-access-log"],
-                cwd=ROOT,
-                env=self.environment,
-                stdout=log,
-                stderr=log,
+            server = warm.start(
+                ["-m", *command, "--no-access-log"], env=self.environment, stdout=log, stderr=log
             )
         try:
             until_open(self.port, server)

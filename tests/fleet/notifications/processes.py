@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +11,8 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from django.conf import settings
+
+from tests import warm
 
 ROOT = Path(__file__).resolve().parents[3]
 OURS = ("TRNWATCH_", "REDIS_URL", "DATABASE_URL")
@@ -55,15 +55,15 @@ def environment(folder: Path, database: str, **env: str) -> dict[str, str]:
 class SenderProcess:
     """A sender that runs."""
 
-    process: subprocess.Popen[bytes]
+    process: warm.Program
 
     @classmethod
     def start(cls, env: dict[str, str], log: Path, **times: float) -> Self:
         """Start one, its times in seconds."""
         options = [f"--{name}-s={value}" for name, value in (QUICK | times).items()]
-        command = [sys.executable, "manage.py", "send_notifications", *options]
+        command = ["manage.py", "send_notifications", *options]
         with log.open("ab") as file:
-            return cls(subprocess.Popen(command, cwd=ROOT, env=env, stdout=file, stderr=file))
+            return cls(warm.start(command, env=env, stdout=file, stderr=file))
 
     def kill(self) -> None:
         """End it as a power cut would."""
@@ -73,7 +73,8 @@ class SenderProcess:
     def freeze(self) -> None:
         """Stop all its threads; one that the signal has not reached yet still runs."""
         self.process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
+        threads = [*Path(f"/proc/{self.process.pid}/task").glob("*/stat")]
+        until(lambda: all(") T " in each.read_text() for each in threads))
 
     def stop(self) -> int:
         """Ask it to end; gives its exit code."""

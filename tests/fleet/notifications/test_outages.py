@@ -9,6 +9,7 @@ import pytest
 from redis import Redis
 
 from fleet.models import Alert, Delivery, Receiver, Run, SenderHeartbeat
+from tests import warm
 from tests.fleet.notifications.conftest import an_alert, say
 from tests.fleet.notifications.processes import ROOT, Senders, environment, senders, until
 from tests.fleet.notifications.receiver_server import ReceiverServer, thinks
@@ -25,8 +26,8 @@ def test_a_database_that_is_killed_loses_no_page(
     hook_server.answers = [thinks(0.02)]
     with start_postgres() as database, senders(tmp_path, database.url) as home:
         env = environment(tmp_path, database.url, DJANGO_SETTINGS_MODULE="fleet.settings")
-        migrate = [sys.executable, "manage.py", "migrate", "--verbosity=0", "--skip-checks"]
-        subprocess.run(migrate, cwd=ROOT, env=env, check=True)
+        migrate = ["manage.py", "migrate", "--verbosity=0", "--skip-checks"]
+        assert warm.run(migrate, env=env).returncode == 0
         with start_pager(tmp_path, env, hook_server) as pager:
             home.start()
             for n_before in (3, 8, 14):

@@ -21,6 +21,7 @@ from typing import Self
 import psutil
 
 from telemetry.store.hot import HotStore, open_store
+from tests import warm
 from tests.helpers import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -44,18 +45,8 @@ def environment(folder: Path, **env: str) -> dict[str, str]:
 
 def manage(folder: Path, *arguments: str, **env: str) -> tuple[int, str]:
     """Run a command of manage.py to its end; gives its exit code and what it printed."""
-    command = [sys.executable, "manage.py", *arguments]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=environment(folder, **env),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=90,
-        check=False,
-    )
-    return done.returncode, done.stdout
+    done = warm.run(["manage.py", *arguments], env=environment(folder, **env), timeout=90)
+    return done.returncode, done.stdout + done.stderr
 
 
 PREPARE = """
@@ -108,7 +99,7 @@ class Up:
 
     folder: Path
     port: int
-    process: subprocess.Popen[bytes]
+    process: warm.Program | subprocess.Popen[bytes]
     took_s: float
 
     @classmethod
@@ -116,9 +107,8 @@ class Up:
         """Start it, and wait until it greets."""
         console, began_s = folder.with_name("console"), time.monotonic()
         with console.open("wb") as file:
-            process = subprocess.Popen(
-                [sys.executable, "manage.py", "up"],
-                cwd=ROOT,
+            process = warm.start(
+                ["manage.py", "up"],
                 env=environment(folder, PORT=str(port), **env),
                 stdout=file,
                 stderr=file,

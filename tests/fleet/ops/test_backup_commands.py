@@ -4,7 +4,6 @@ import json
 import os
 import sqlite3
 import subprocess
-import sys
 import tarfile
 from collections.abc import Callable
 from contextlib import closing
@@ -15,9 +14,9 @@ from typing import Any
 import pytest
 
 from fleet.ops.sockets import Lock
+from tests import warm
 from tests.fleet.ops.installation import prepare
 
-ROOT = Path(__file__).resolve().parents[3]
 Manage = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -28,10 +27,7 @@ def manage(tmp_path: Path) -> Manage:
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
         known = os.environ | {"TRNWATCH_DATA_DIR": str(tmp_path / "data"), "TRNWATCH_DEMO": ""}
         known.pop("DATABASE_URL", None)
-        command = [sys.executable, "manage.py", *arguments]
-        return subprocess.run(
-            command, cwd=ROOT, env=known, capture_output=True, text=True, check=False
-        )
+        return warm.run(["manage.py", *arguments], env=known)
 
     return run
 

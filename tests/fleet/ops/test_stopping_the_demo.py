@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests import warm
 from tests.fleet.ops.installation import ROOT, Up, environment, prepare, wait_for
 from tests.helpers import free_port
 
@@ -72,19 +73,17 @@ def test_the_processes_of_the_pool_end_with_the_command(
 
 
 @pytest.fixture
-def first_start(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+def first_start(tmp_path: Path) -> Iterator[warm.Program]:
     env = environment(tmp_path / "data", PORT=str(free_port()), TRNWATCH_DEMO="1")
     with (tmp_path / "console").open("wb") as console:
-        process = subprocess.Popen(
-            [sys.executable, "manage.py", "up"], cwd=ROOT, env=env, stdout=console, stderr=console
-        )
+        process = warm.start(["manage.py", "up"], env=env, stdout=console, stderr=console)
     yield process
     process.terminate()
     process.wait(timeout=SOON_S)
 
 
 def test_ctrl_c_ends_all_and_the_next_start_makes_the_demo_whole(
-    tmp_path: Path, first_start: subprocess.Popen[bytes]
+    tmp_path: Path, first_start: warm.Program
 ) -> None:
     folder, process = tmp_path / "data", first_start
     supervisor = psutil.Process(process.pid)
