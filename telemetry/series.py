@@ -15,12 +15,14 @@ class SeriesSource:
     """A part of a window that comes from one tier at one resolution, from ``since`` on.
 
     ``every_s`` may be EVERY_STEP or SOME_STEPS. ``why`` is the error if the tier is unreachable.
+    Without ``has_all_parts``, those that did not stand out have the same values.
     """
 
     since: int
     every_s: int
     tier: Tier
     why: str = ""
+    has_all_parts: bool = True
 
 
 @dataclass(frozen=True, slots=True)

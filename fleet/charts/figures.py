@@ -17,6 +17,7 @@ from telemetry.store.history import durable_from
 from telemetry.units import MINUTE_S
 
 OF_STEPS = {EVERY_STEP: "every step", SOME_STEPS: "averages of steps"}
+MERGED = ", similar parts merged"
 ALONE = "figures of single workers are kept here only"
 
 
@@ -42,7 +43,7 @@ def reach_of(stretches: Sequence[SeriesSource]) -> dict[str, Any]:
         "reach": [
             {
                 "since": stretch.since,
-                "detail": resolution(stretch.every_s),
+                "detail": resolution(stretch.every_s) + ("" if stretch.has_all_parts else MERGED),
                 "tier": stretch.tier,
                 "why": stretch.why,
             }

@@ -1,6 +1,7 @@
 """History from all tiers: seconds from the hot tier, then minutes, then the long-term store."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from django.db.models import Max, Min
@@ -29,6 +30,7 @@ from telemetry.store.models import DayRollup, HourRollup, MinuteRollup, RunChunk
 from telemetry.store.packing import decode, read_layout, unpack
 from telemetry.store.reading import LongTerm, LongTermError, Source
 from telemetry.store.rollups import (
+    LEAST_PARTS,
     N_STATS,
     TEN_MINUTES_S,
     TOGETHER,
@@ -71,12 +73,13 @@ def durable_from() -> int | None:
     return min((second for second in (day, hour, minute) if second is not None), default=None)
 
 
-def has_merged(start: int, end: int) -> bool:
-    """Whether the durable tier has rows of ten minutes, not of one, for a part of a window."""
+def merged_until(start: int, end: int) -> int | None:
+    """Return the second before which a window has rows of ten minutes; None if it has none."""
     days = DayRollup.objects.aggregate(first=Min("day"), last=Max("day"))
-    return bool(
-        days["first"] is not None and days["first"] <= end and start < days["last"] + DAY_S
-    )
+    first, last = days["first"], days["last"]
+    if first is None or last is None or end < first or start >= last + DAY_S:
+        return None
+    return int(last) + DAY_S
 
 
 def fill_from_long_term(
@@ -86,16 +89,18 @@ def fill_from_long_term(
     metric: str,
     t_s: IntArray,
     stats: FloatArray,
-    every_s: int,
-) -> tuple[FloatArray, tuple[SeriesSource, ...]]:
+    stretches: list[SeriesSource],
+) -> tuple[FloatArray, list[SeriesSource]]:
     """Fill rows older than the durable tier from the long-term store.
 
-    If the store fails, the rows stay as they are and their source has the reason.
+    ``stretches`` are those of the durable tier. If the store fails, the rows stay as they are and
+    their source has the reason.
     """
     kept_from = durable_from()
     n_older = len(t_s) if kept_from is None else int(np.searchsorted(t_s, kept_from))
     if not n_older:
-        return stats, (SeriesSource(int(t_s[0]), every_s, "durable"),)
+        return stats, stretches
+    every_s = stretches[0].every_s
     begin, end, why = int(t_s[0]), int(t_s[n_older - 1]) + every_s, ""
     try:
         _, values = long_term.node_minutes(node, metric, start=begin, end=end, every_s=every_s)
@@ -105,10 +110,10 @@ def fill_from_long_term(
         stats[:n_older] = np.where(np.isnan(older), stats[:n_older], older)
     except LongTermError as error:
         why = str(error)
-    stretches = [SeriesSource(begin, every_s, "long term", why)]
-    if n_older < len(t_s):
-        stretches.append(SeriesSource(int(t_s[n_older]), every_s, "durable"))
-    return stats, tuple(stretches)
+    kept = int(t_s[n_older]) if n_older < len(t_s) else end
+    later = [replace(each, since=max(each.since, kept)) for each in stretches]
+    older_stretch = SeriesSource(begin, every_s, "long term", why)
+    return stats, [older_stretch, *(later if n_older < len(t_s) else ())]
 
 
 def with_parts(stats: FloatArray, n_parts: int) -> FloatArray:
@@ -183,8 +188,8 @@ def node_series(
             # Whether the others of its shard reported says whether the hot tier was emptied.
             span = hot.window(shard, (metric,), start=start, end=end)
         return _seconds(span, shard, node, metric)
-    every_s, is_old = grid_s(end - start), has_merged(start, end)
-    every_s = max(every_s, TEN_MINUTES_S) if is_old else every_s
+    every_s, border = grid_s(end - start), merged_until(start, end)
+    every_s = every_s if border is None else max(every_s, TEN_MINUTES_S)
     grid = np.arange(start // every_s * every_s, end + 1, MINUTE_S)
     pieces = _stored_minutes(shard, node, metric, int(grid[0]), end)
     done = max((int(minutes[-1]) + MINUTE_S for minutes, _ in pieces), default=0)
@@ -197,20 +202,23 @@ def node_series(
         values = recent.values.get(metric, np.zeros((len(recent.minutes), 1, 0)))
         pieces.append((recent.minutes, as_stored(metric, values[:, 0])))
     t_s, stats = grid[:: every_s // MINUTE_S], coarser(_on_grid(grid, pieces), every_s // MINUTE_S)
-    if is_old:
+    if border is not None:
         days = _stored_days(shard, node, metric, int(grid[0]), end)
         older = _on_grid(np.arange(grid[0], end + 1, TEN_MINUTES_S), days, every_s=TEN_MINUTES_S)
         older = coarser(older, every_s // TEN_MINUTES_S)
         n_parts = max(stats.shape[2], older.shape[2])
         stats, older = with_parts(stats, n_parts), with_parts(older, n_parts)
         stats = np.where(np.isnan(stats), older, stats)
-    stretches: tuple[SeriesSource, ...] = (SeriesSource(int(t_s[0]), every_s, "durable"),)
+    stretches = [SeriesSource(int(t_s[0]), every_s, "durable")]
+    if border is not None and stats.shape[2] >= LEAST_PARTS:
+        later = [replace(stretches[0], since=border)] if border <= t_s[-1] else []
+        stretches = [replace(stretches[0], has_all_parts=False), *later]
     if long_term is not None:
         stats, stretches = fill_from_long_term(
-            long_term, node=node, metric=metric, t_s=t_s, stats=stats, every_s=every_s
+            long_term, node=node, metric=metric, t_s=t_s, stats=stats, stretches=stretches
         )
     low, mean, high = (stats[:, i] for i in range(N_STATS))
-    return Series(metric, t_s, mean, every_s, low, high, stretches)
+    return Series(metric, t_s, mean, every_s, low, high, tuple(stretches))
 
 
 def _seconds(span: Span, shard: str, node: str, metric: str) -> Series:

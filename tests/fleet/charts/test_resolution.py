@@ -9,6 +9,7 @@ from tests.helpers import NOON_S
 
 LIVE = SeriesSource(NOON_S, 1, "hot")
 MINUTES = SeriesSource(NOON_S - 3600, 60, "durable")
+MERGED = SeriesSource(NOON_S - 9 * 3600, 600, "durable", has_all_parts=False)
 OLD = SeriesSource(NOON_S - 9 * 3600, 300, "long term")
 UNAVAILABLE = SeriesSource(NOON_S - 9 * 3600, 300, "long term", "it does not answer")
 
@@ -29,6 +30,10 @@ def test_a_complete_series_has_no_note(
     ("stretches", "text"),
     [
         ((SeriesSource(0, 600, "durable"),), "10 min"),
+        (
+            (MERGED, SeriesSource(NOON_S - 3600, 600, "durable")),
+            "10 min · 10 min, similar parts merged before 2026-03-02 11:00 UTC",
+        ),
         ((OLD,), "5 min, from the long-term store"),
         (
             (OLD, MINUTES, LIVE),

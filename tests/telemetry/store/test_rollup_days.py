@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from telemetry.blocks import METRICS, Span
 from telemetry.series import Series
 from telemetry.store import durable
-from telemetry.store.history import durable_from, has_merged, node_series
+from telemetry.store.history import durable_from, merged_until, node_series
 from telemetry.store.hot import HotStore
 from telemetry.store.models import DayRollup, HourRollup, MinuteRollup
 from telemetry.store.packing import codec, encode
@@ -82,10 +82,14 @@ def test_a_day_reads_the_same_by_ten_minutes(hot: HotStore) -> None:
         kept[:, 1].mean(axis=1), before[CORES][:, 1].mean(axis=1), atol=0.003
     )
     assert durable_from() == DAY
-    assert has_merged(DAY - HOUR_S, DAY)
-    assert has_merged(DAY + DAY_S - 1, DAY + 2 * DAY_S)
-    assert not has_merged(DAY - HOUR_S, DAY - 1)
-    assert not has_merged(DAY + DAY_S, DAY + 2 * DAY_S)
+    until = DAY + DAY_S
+    for start, end, border in (
+        (DAY - HOUR_S, DAY, until),
+        (until - 1, until + DAY_S, until),
+        (DAY - HOUR_S, DAY - 1, None),
+        (until, until + DAY_S, None),
+    ):
+        assert merged_until(start, end) == border
 
 
 def test_the_last_two_days_keep_their_minutes(hot: HotStore) -> None:
@@ -112,6 +116,12 @@ def test_a_window_across_the_border_has_no_gap(hot: HotStore) -> None:
     assert found.every_s == 600
     assert np.isfinite(found.values).all()
     assert len(found.t_s) == 30 * 6
+    assert [(each.since, each.has_all_parts) for each in found.stretches] == [
+        (DAY, False),
+        (DAY + DAY_S, True),
+    ]
+    of_node = series(hot, VCPU, end=DAY + 30 * HOUR_S - 1)
+    assert [(each.since, each.has_all_parts) for each in of_node.stretches] == [(DAY, True)]
 
 
 def test_however_often_it_is_interrupted_nothing_is_missing(hot: HotStore) -> None:
