@@ -9,6 +9,7 @@ import dj_database_url
 
 from fleet.ops import private_files
 from fleet.ops.environment import Environment
+from fleet.ops.schedules import EachSecond
 from telemetry.evidence.budget import PAGES_PER_YEAR
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -304,13 +305,19 @@ CELERY_TASK_ROUTES = {
 CELERY_WORKER_DIRECT = True
 CELERY_WORKER_CONSUMER = "fleet.celery:Consumer"
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+# By then the second that began is played and stored (31,250 nodes in 0.5 s), and can be evaluated.
+WATCHED_AFTER_S = 0.5
 # Seconds between the calls of each task. The times of the last calls are kept in memory only: a
 # file would stop beat on a full disk. So rare tasks also run at each start.
 CELERY_BEAT_SCHEDULER = "fleet.celery:Scheduler"
 CELERY_BEAT_SCHEDULE = {
-    "start-tick": {"task": "telemetry.tasks.start_tick", "schedule": 1.0},
+    "start-tick": {"task": "telemetry.tasks.start_tick", "schedule": EachSecond()},
     **{
-        f"watch-fleet-{i}": {"task": "fleet.tasks.watch_fleet", "schedule": 1.0, "args": (i,)}
+        f"watch-fleet-{i}": {
+            "task": "fleet.tasks.watch_fleet",
+            "schedule": EachSecond(WATCHED_AFTER_S),
+            "args": (i,),
+        }
         for i in range(WATCHERS)
     },
     "assemble-scrapes": {"task": "fleet.tasks.assemble_scrapes", "schedule": 1.0},
