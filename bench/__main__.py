@@ -26,7 +26,7 @@ NAMES = (
 # `detection` includes some healthy hours; `healthy` continues where they stopped. An alert on an
 # idle node takes `remote_write` ten minutes; `breaking` keeps the machine busy for as long.
 # `start` needs Chromium, and the machine for itself; `evidence` needs recorded step times.
-CHOICES = (*NAMES, "healthy", "remote_write", "breaking", "start", "evidence", "noise")
+CHOICES = (*NAMES, "cost", "healthy", "remote_write", "breaking", "start", "evidence", "noise")
 # Names of earlier releases.
 ALIASES = {"door": "ingest"}
 KINDS = ("single", "lasting")

@@ -11,10 +11,12 @@ import pytest
 
 from bench import __main__ as command
 from bench import fleet, table
+from bench.cost import COMMITTED, REST, SIZES, STAGES, WATCH, Stages
 from bench.detection import append_cache, read_cache, state_of_code, without_prose
 from bench.installation import ROOT
 from telemetry.simulate.plan import Plan
 from telemetry.simulate.shard import play, start_clock
+from telemetry.store.reading import Reader
 from tests.helpers import NOON_S
 
 
@@ -63,6 +65,30 @@ def test_a_fleet_is_divided_over_runs_that_can_be_played(
     for spec in specs[:: max(1, runs - 1)]:
         plan = Plan(run=spec, seed=1, epoch_s=NOON_S)
         assert play(plan, plan.shards[0], start_clock(plan), NOON_S + 1).span.nodes
+
+
+def test_the_cost_of_a_stage_leaves_out_what_others_in_it_take() -> None:
+    now_s = [0.0]
+    stages, last_seen = Stages(lambda: now_s[0]), Reader.last_seen
+
+    with stages.timed():
+        assert Reader.last_seen is not last_seen
+        with stages.stage("evaluate"):
+            now_s[0] += 1
+            with stages.stage("detect"), stages.stage("read"):
+                now_s[0] += 2
+            now_s[0] += 4
+        now_s[0] += 8
+
+    assert stages.spent_s == {"evaluate": 5.0, "detect": 0.0, "read": 2.0}
+    assert Reader.last_seen is last_seen
+
+
+def test_the_committed_costs_are_of_all_sizes_and_stages() -> None:
+    committed = json.loads(COMMITTED.read_text())
+    assert {*committed} == {str(nodes) for nodes in SIZES}
+    for stages in committed.values():
+        assert {"play", "commit", "watch", "rest", *STAGES, *WATCH, *REST} == {*stages}
 
 
 def test_json_is_one_object_with_every_table(

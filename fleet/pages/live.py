@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -45,6 +46,8 @@ logger = logging.getLogger(__name__)
 
 HEARTBEAT_S = 10.0
 HEAD_EVERY_S = 1.0
+# A topic that is large takes at most so much of a core, and is rendered less often.
+MOST_OF_CORE = 1 / 3
 # How often a stream asks whether its user may still read: enabled, signed in, with the role.
 ACCESS_EVERY_S = 30.0
 # A stream ends after this long; the browser reconnects.
@@ -86,11 +89,12 @@ class Watcher:
 
 @dataclass(eq=False)
 class TopicWatchers:
-    """The watchers of one topic, and the last events sent to them."""
+    """The watchers of one topic, the last events sent to them, and when the next are due."""
 
     topic: LiveTopic
     sent: Events
     watchers: set[Watcher] = field(default_factory=set)
+    due_s: float = 0.0
 
     def send(self, events: Events) -> None:
         """Send the events that differ from the last ones; points are always sent."""
@@ -109,6 +113,7 @@ class Hub:
     head : renders the header of every page: the age of the data; given the number of streams
     most : the limit of open streams in one process
     access_every_s : how often each stream asks whether its client may still read, in seconds
+    cpu_s : the CPU time of the calling thread, in seconds
     """
 
     def __init__(
@@ -118,8 +123,9 @@ class Hub:
         head: Callable[[int], Events],
         most: int = MOST_WATCHERS,
         access_every_s: float = ACCESS_EVERY_S,
+        cpu_s: Callable[[], float] = time.thread_time,
     ) -> None:
-        self._access_every_s = access_every_s
+        self._access_every_s, self._cpu_s = access_every_s, cpu_s
         self._most = most
         self._ticks = ticks
         self._head = head
@@ -205,7 +211,20 @@ class Hub:
                 for each in tuple(self._watched.values()):
                     each.send(head)
                 head_at_s = now_s()
-            group.send(await self._attempt(group.topic.render, group.topic.key))
+            if now_s() < group.due_s:
+                continue
+            spent = [0.0]
+            render = partial(self._timed, group.topic.render, spent)
+            group.send(await self._attempt(render, group.topic.key))
+            group.due_s = now_s() + spent[0] * (1 / MOST_OF_CORE - 1)
+
+    def _timed(self, render: Callable[[], Events], spent: list[float]) -> Events:
+        """Render, and note the CPU seconds that it took, also if it fails."""
+        began_s = self._cpu_s()
+        try:
+            return render()
+        finally:
+            spent[0] = self._cpu_s() - began_s
 
     async def _attempt(self, work: Callable[[], Events], what: str) -> Events:
         """Render, or log the error: the next tick may succeed."""

@@ -82,6 +82,25 @@ def test_all_subscribers_get_the_same(db: None) -> None:
     assert max(rendered) < 20
 
 
+def test_a_large_topic_is_rendered_less_often_and_delays_no_other(db: None) -> None:
+    """It takes an hour of a core: the next time is hours away."""
+    large, of_large = counting("large")
+    small, of_small = counting("small")
+    cpu_s = itertools.chain.from_iterable(itertools.repeat((0.0, 3600.0)))
+    hub = Hub(ticks=often, head=no_head, cpu_s=lambda: next(cpu_s) if of_large else 0.0)
+
+    async def scenario() -> None:
+        of_others = hub.stream(large, await hub.current_events(large))
+        await until(of_others, b'"n":2')
+        hub._cpu_s = lambda: 0.0
+        await until(hub.stream(small, await hub.current_events(small)), b'"n":5')
+
+    watch(scenario())
+
+    assert of_large == [1, 2]
+    assert len(of_small) >= 5
+
+
 def test_when_the_last_one_goes_nothing_is_rendered_any_more(db: None) -> None:
     topic, rendered = counting()
     hub = Hub(ticks=often, head=no_head)
