@@ -16,7 +16,8 @@ def at(second: float) -> datetime:
 @pytest.mark.parametrize("after_s", [0.0, 0.5])
 def test_it_is_due_once_a_second_and_does_not_drift(after_s: float) -> None:
     now_s = [NOON_S + 0.93]
-    schedule, sent, last = EachSecond(after_s, clock_s=lambda: now_s[0]), [], at(NOON_S + 0.93)
+    schedule, last = EachSecond(after_s, clock_s=lambda: now_s[0]), at(NOON_S + 0.93)
+    sent: list[float] = []
     while len(sent) < 200:
         is_due, wait_s = schedule.is_due(last)
         if is_due:
