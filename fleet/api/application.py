@@ -1,9 +1,13 @@
 """The API: its routers, error responses, OpenAPI description and URLs."""
 
+import json
 from collections.abc import Callable, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
+import msgspec
+import yaml
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError
@@ -24,10 +28,14 @@ from fleet.api.auth import (
     with_all_methods,
 )
 from fleet.api.fields import PlainRenderer, Problem, StrictParser
-from fleet.api.ingest import INGEST_PATHS, RETRY_AFTER_S, SCHEMAS
+from fleet.api.ingest import RETRY_AFTER_S
+from fleet.ingest.nodes import TAKES
 from fleet.models.problem import ProblemError, problem
 from fleet.version import VERSION
 from telemetry.errors import FieldError
+from telemetry.ingest.columns import ColumnsLine
+from telemetry.ingest.schemas import MonitorLine
+from telemetry.ingest.step_reports import StepReport
 from telemetry.store.connection import StoreUnavailable
 
 ABOUT = """\
@@ -56,6 +64,11 @@ RESPONSES = {
     "429": "Too many requests; `Retry-After` says when to try again.",
     "503": "A store is unavailable; `Retry-After` says when to try again.",
 }
+INGEST = Path(__file__).with_name("ingest.yaml")
+LINES = (
+    "Lines are JSON, one object each, at most 10,000; `Content-Encoding: gzip` is supported. "
+    "`x-line-schema` describes a line."
+)
 READ_ERRORS = ("400", "401", "403", "404", "405", "429", "503")
 WRITE_ERRORS = (*READ_ERRORS, "409", "412", "413")
 TAG = {"ETag": {"description": "Entity tag of this body.", "schema": {"type": "string"}}}
@@ -163,9 +176,12 @@ def finished_document(schema: Document) -> Document:
     for operations in document["paths"].values():
         for method, operation in operations.items():
             _finish(operation, is_read=method == "get")
-    document["paths"] |= INGEST_PATHS
     components = document["components"]
-    components["schemas"] |= SCHEMAS
+    (step_line, *_), line_schemas = msgspec.json.schema_components(
+        [StepReport, MonitorLine, ColumnsLine], ref_template="#/components/schemas/{name}"
+    )
+    document["paths"] |= ingest_paths(step_line)
+    components["schemas"] |= line_schemas
     components["schemas"]["Problem"] = Problem.model_json_schema(mode="serialization")
     components["responses"] = {
         status: {
@@ -180,6 +196,20 @@ def finished_document(schema: Document) -> Document:
     }
     document["security"] = [{"bearer": []}, {"session": []}]
     return {name: _without_null_defaults(part) for name, part in document.items()}
+
+
+def ingest_paths(step_line: Document) -> Document:
+    """Read the description of what nodes and jobs send, which ninja does not serve."""
+    text = INGEST.read_text(encoding="utf-8")
+    for name, value in {"takes": TAKES, "step_line": step_line}.items():
+        text = text.replace(f"{{{name}}}", json.dumps(value))
+    paths: Document = yaml.safe_load(text)["paths"]
+    for path_item in paths.values():
+        operation = path_item["post"]
+        takes_lines = "application/x-ndjson" in operation["requestBody"]["content"]
+        about = (operation["description"], LINES if takes_lines else "", "Needs scope `ingest`.")
+        operation["description"] = "\n\n".join(filter(None, about))
+    return paths
 
 
 def _finish(operation: Document, *, is_read: bool) -> None:
