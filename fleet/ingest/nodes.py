@@ -650,10 +650,10 @@ class NodeIngest:
                 accepted.append((number, reading, end_s))
         # Numbered readings wait for the check against Redis.
         reports = [(reading, end_s) for _, reading, end_s in accepted if reading.line]
-        moment_s = self._monotonic()
+        moment_s, offset_s = self._monotonic(), clock.offset.offset_s
         notes = iter(known.last_stored.reports(delivery.node, reports, now_s=moment_s))
         for number, reading, end_s in accepted:
-            made = known.builder.blocks(delivery.node, reading, known.clock, end_s)
+            made = known.builder.blocks(delivery.node, reading, clock, end_s)
             note = next(notes) if reading.line else None
             if reading.sidecars:
                 delivery.sidecars.append(reading.sidecars)
@@ -670,7 +670,7 @@ class NodeIngest:
             if reading.stream is not None and reading.seq is not None:
                 placed_s = None if reading.at_s is None else end_s
                 numbered = NumberedLine(
-                    reading.stream, reading.seq, made, note, placed_s, known.clock.offset.offset_s
+                    reading.stream, reading.seq, made, note, placed_s, offset_s
                 )
                 delivery.numbered.append(numbered)
             else:

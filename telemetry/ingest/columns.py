@@ -5,8 +5,6 @@ in a fraction of the time, where the template contains nothing unusual. A *hole*
 a number in a template.
 """
 
-import base64
-import binascii
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -86,9 +84,12 @@ class Recipe:
     periods: IntArray
     executed: Mapping[str, IntArray]
     places: Mapping[str, slice]
-    holes: IntArray
+    # Parts by their number of holes: which parts, and their holes (n_holes, n_parts).
+    sums: Sequence[tuple[IntArray, IntArray]]
     over: FloatArray
-    period: IntArray
+    # The parts that are rates, and the hole of each one's period.
+    rates: IntArray
+    rate_periods: IntArray
 
     def fits(self, numbers: FloatArray) -> bool:
         """Whether all numbers, (n_rows, n_holes), are within the schema's bounds."""
@@ -99,17 +100,20 @@ class Recipe:
     ) -> tuple[dict[str, FloatArray], list[float], dict[str, list[list[float]]]]:
         """Return values (n_rows, n_parts) by name, seconds covered, and counts by process."""
         n_rows = len(numbers)
-        constants = np.repeat([[0.0], [1.0], [math.nan]], n_rows, axis=1)
+        constants = np.repeat([[0.0], [math.nan]], n_rows, axis=1)
         known = np.concatenate([numbers.T, constants])
         # numpy adds along the first axis in order, as a loop over a report does: same rounding.
         report_s = known[self.periods].max(axis=0, initial=0.0)
-        period_s = known[self.period]
-        period_s = np.where(period_s < 1.0, np.maximum(report_s, 1.0), period_s)
-        flat = known[self.holes].sum(axis=0) / self.over[:, None] / period_s
-        values = {}
+        flat: FloatArray = np.empty((len(self.over), n_rows))
+        for places, holes in self.sums:
+            flat[places] = known[holes].sum(axis=0)
+        flat /= self.over[:, None]
+        period_s = known[self.rate_periods]
+        flat[self.rates] /= np.where(period_s < 1.0, np.maximum(report_s, 1.0), period_s)
+        values: dict[str, FloatArray] = {}
         for name, place in self.places.items():
             parts = flat[place]
-            if name in OVER_PROCESSES:
+            if name in OVER_PROCESSES and len(parts) > 1:
                 parts = OVER_PROCESSES[name](parts, axis=0, keepdims=True)
             elif name in SHARES:
                 parts = np.minimum(parts, 1.0)
@@ -125,18 +129,26 @@ class Recipe:
 
 def part_layout(
     parts: Mapping[str, Sequence[PartSum]], *, n_holes: int
-) -> tuple[dict[str, slice], IntArray, FloatArray, IntArray]:
-    """Return each metric's slice of parts, and holes, divisor and period of every part."""
+) -> tuple[dict[str, slice], list[tuple[IntArray, IntArray]], FloatArray, IntArray, IntArray]:
+    """Return what a recipe knows of its parts, in the order of its fields."""
     places: dict[str, slice] = {}
     flat: list[PartSum] = []
     for name, some in parts.items():
         places[name] = slice(len(flat), len(flat) + len(some))
         flat += some
-    one, absent = n_holes + 1, n_holes + 2
-    holes = hole_indices([[*part.holes] or [absent] for part in flat], n_holes=n_holes)
+    absent = n_holes + 1
+    by_size: dict[int, list[tuple[int, Sequence[int]]]] = {}
+    for place, part in enumerate(flat):
+        holes = part.holes or (absent,)
+        by_size.setdefault(len(holes), []).append((place, holes))
+    sums: list[tuple[IntArray, IntArray]] = [
+        (np.array([place for place, _ in some], dtype=np.intp), np.array([h for _, h in some]).T)
+        for some in by_size.values()
+    ]
     over = np.array([part.over for part in flat])
-    period = np.array([one if part.period is None else part.period for part in flat])
-    return places, holes, over, period
+    periods = [(i, part.period) for i, part in enumerate(flat) if part.period is not None]
+    rates, rate_periods = np.array(periods, dtype=np.intp).reshape(-1, 2).T
+    return places, sums, over, rates, rate_periods
 
 
 def hole_indices(rows: Sequence[Sequence[int]], *, n_holes: int) -> IntArray:
@@ -374,7 +386,7 @@ class Columns(Struct, gc=False):
     """Reports of one stream; ``template`` has U+007F instead of each number.
 
     ``once`` has the numbers of the first report. ``more`` has, for each later report, the
-    numbers at the indices in ``varies``. Both are little-endian 64-bit floats in Base64.
+    numbers at the indices in ``varies``. Both are little-endian 64-bit floats, in JSON as Base64.
     ``agent`` is the sender's health.
     """
 
@@ -382,9 +394,9 @@ class Columns(Struct, gc=False):
     seq: Annotated[list[SequenceNumber], Rows]
     at: Annotated[list[UnixSeconds], Rows]
     template: str
-    once: str
+    once: bytes
     varies: list[Annotated[int, Meta(ge=0)]]
-    more: str
+    more: bytes
     agent: AgentState | None = None
 
 
@@ -481,15 +493,12 @@ def read_columns(line: bytes) -> ReportTable:
     once = _floats("columns.once", sent.once, n_holes)
     more = _floats("columns.more", sent.more, (n_rows - 1) * len(sent.varies))
     numbers = np.repeat(once[None, :], n_rows, axis=0)
-    numbers[1:, sent.varies] = more.reshape(n_rows - 1, len(sent.varies))
+    varies = np.array(sent.varies, dtype=np.intp)
+    numbers[1:, varies] = more.reshape(n_rows - 1, len(varies))
     return ReportTable(sent, numbers)
 
 
-def _floats(field: str, text: str, n_wanted: int) -> FloatArray:
-    try:
-        data = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise RefusedError(field, "is not Base64") from error
+def _floats(field: str, data: bytes, n_wanted: int) -> FloatArray:
     if len(data) != 8 * n_wanted:
         raise RefusedError(field, f"has {len(data):,} bytes for {n_wanted:,} numbers of 8 bytes")
     floats = np.frombuffer(data, "<f8")

@@ -50,6 +50,9 @@ def join_documents(data: bytes) -> bytes:
 
     Empty lines follow it, so that the numbers of later lines stay.
     """
+    # A single line, as agents send it, is not searched: that would cost more than to decode it.
+    if data.find(b"\n") in {-1, len(data) - 1}:
+        return data
     if b"{\n" not in data and b"{\r\n" not in data:
         return data
     return DOCUMENT.sub(

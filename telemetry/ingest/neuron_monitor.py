@@ -158,7 +158,8 @@ def decode_line(line: bytes) -> schemas.MonitorLine:
     """Decode a line; raises RefusedError, naming the field, if it is invalid."""
     if len(line) > MAX_LINE_BYTES:
         raise RefusedError("", f"{len(line):,} bytes; a line has at most {MAX_LINE_BYTES:,}")
-    if count_values(line) > MAX_LINE_VALUES:
+    # Each value that is counted has a byte of its own.
+    if len(line) > MAX_LINE_VALUES and count_values(line) > MAX_LINE_VALUES:
         raise RefusedError("", f"has more than {MAX_LINE_VALUES:,} values; report fewer")
     try:
         return _LINE.decode(line)

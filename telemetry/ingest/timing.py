@@ -180,11 +180,12 @@ class NodeClock:
             self.offset.follow_boot(sent_s - up_s, arrived_s - sent_s)
         if shown is not None:
             self.offset.observe(arrived_s - shown, arrived_s, may_wait=sent_s is not None)
-        end_s = arrived_s if sent_s is None else sent_s + self.correction_s
+        correction_s = self.correction_s
+        end_s = arrived_s if sent_s is None else sent_s + correction_s
         ends: list[float] = []
         for reading in reversed(readings):
             if reading.at_s is not None:
-                end_s = reading.at_s + self.correction_s
+                end_s = reading.at_s + correction_s
             ends.append(end_s)
             end_s -= reading.period_s
         return ends[::-1]
@@ -271,8 +272,9 @@ class BlockBuilder:
         """Return one block per second that a report covers."""
         ticks = clock.ticks(end_s, reading.period_s)
         values = dict(reading.values)
+        correction_s = clock.correction_s
         for source in (self.power, self.health):
-            valid = source.values(reading, end_s, correction_s=clock.correction_s)
+            valid = source.values(reading, end_s, correction_s=correction_s)
             if valid is not None:
                 values[source.metric] = valid
             else:

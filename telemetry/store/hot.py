@@ -74,14 +74,12 @@ def blocks_part(
     counted = [c.name for c in layout.columns if c.name in COUNTED_RATES and c.name in names]
     counted = counted if is_counted else []
     # Seconds of one report share its values.
+    distinct = {id(block.values): block for block, _, _ in members}
     of_values: dict[int, dict[str, Any]] = {}
-    for block, _, _ in members:
-        if id(block.values) not in of_values:
-            seen = block.reported
-            of_values[id(block.values)] = {
-                "reported": raw(b"" if seen.all() else seen.astype("u1").tobytes()),
-                "sums": _sums(block, counted),
-            }
+    for block, sums in zip(distinct.values(), _sums([*distinct.values()], counted), strict=True):
+        seen = block.reported
+        reported = raw(b"" if seen.all() else seen.astype("u1").tobytes())
+        of_values[id(block.values)] = {"reported": reported, "sums": sums}
     return {
         "over": raw(over),
         "shard": shard,
@@ -101,18 +99,20 @@ def blocks_part(
     }
 
 
-def _sums(block: Block, counted: Sequence[str]) -> list[float]:
-    """Sum rates over each node's parts, which is the count of one tick (1 s).
+def _sums(blocks: Sequence[Block], counted: Sequence[str]) -> list[list[float]]:
+    """Sum rates over each node's parts, which is the count of one tick (1 s), by block.
 
-    The list is (metric, node), flat; NaN adds nothing.
+    Each list is (metric, node), flat; NaN adds nothing. Blocks have the same layout.
     """
-    sums: list[float] = []
-    for _, names in groupby(counted, key=lambda name: block.values[name].shape[1]):
-        values = np.stack([block.values[name] for name in names])
-        totals = values.sum(axis=2, dtype="f8")
+    sums: list[list[float]] = [[] for _ in blocks]
+    for _, group in groupby(counted, key=lambda name: blocks[0].values[name].shape[1]):
+        names = [*group]
+        values = np.concatenate([block.values[name] for block in blocks for name in names])
+        totals = values.sum(axis=1, dtype="f8")
         if not np.isfinite(totals).all():
-            totals = np.where(np.isfinite(values), values, 0.0).sum(axis=2, dtype="f8")
-        sums += totals.ravel().tolist()
+            totals = np.where(np.isfinite(values), values, 0.0).sum(axis=1, dtype="f8")
+        for row, of_block in zip(totals.reshape(len(blocks), -1).tolist(), sums, strict=True):
+            of_block.extend(row)
     return sums
 
 

@@ -201,13 +201,15 @@ def _pack_same(blocks: Sequence[Block]) -> list[tuple[PackedLayout, bytes]]:
     shape = tuple((name, values.shape[1]) for name, values in blocks[0].values.items())
     layouts = [layout_of(block.nodes, shape) for block in blocks]
     parts = [[b""] * len(shape) for _ in blocks]
+    # Nodes often have the same values, such as error counts: each is compressed once.
+    frames: dict[bytes, bytes] = {}
     for packing in DTYPES:
         places = [i for i, column in enumerate(layouts[0].columns) if column.packing == packing]
         if not places:
             continue
         names = [layouts[0].columns[i].name for i in places]
         sizes = [blocks[0].values[name].size for name in names]
-        flat = [np.ravel(block.values[name]) for block in blocks for name in names]
+        flat = [block.values[name].reshape(-1) for block in blocks for name in names]
         codes = encode(np.concatenate(flat), packing)
         rows = codes.view("u1").reshape(len(blocks), sum(sizes), -1)
         planes = np.ascontiguousarray(rows.transpose(0, 2, 1))
@@ -215,7 +217,11 @@ def _pack_same(blocks: Sequence[Block]) -> list[tuple[PackedLayout, bytes]]:
         for place, size in zip(places, sizes, strict=True):
             start, end = end, end + size
             for row, part in zip(planes[:, :, start:end], parts, strict=True):
-                part[place] = framed(row.tobytes())
+                data = row.tobytes()
+                frame = frames.get(data)
+                if frame is None:
+                    frame = frames[data] = framed(data)
+                part[place] = frame
     lengths = np.array([[*map(len, row)] for row in parts], "<u4")
     return [
         (layout, checked(b"".join([layout.digest, head.tobytes(), *row])))

@@ -218,7 +218,7 @@ def line(**changed: Any) -> bytes:
         ({"template": '{"x":\x7f}\n'}, "columns.template", "not a JSON object"),
         ({"varies": [1]}, "columns.varies", "names hole 1"),
         ({"varies": [-1]}, "columns.varies.0", ">= 0"),
-        ({"once": "@"}, "columns.once", "not Base64"),
+        ({"once": "@"}, "columns.once", "Invalid base64"),
         ({"once": ""}, "columns.once", "0 bytes for 1 numbers"),
         ({"more": ""}, "columns.more", "0 bytes for 1 numbers"),
         ({"once": base64.b64encode(b"\xff" * 8).decode()}, "columns.once", "is NaN"),
