@@ -52,8 +52,9 @@ UNITS_PER_S = 10_000
 SETTLE_S = 10 * MINUTE_S
 # Minutes are kept for this long at least, then merged to rows of ten minutes, a day at once.
 KEEP_MINUTES_S = 2 * DAY_S
-# Few rows at a time are deleted: what else writes waits for few of them.
-DELETE_AT_ONCE = 500
+# Few rows at a time are deleted: what else writes waits for few of them. Some tables are searched
+# whole for old rows, so that more are looked up at once.
+DELETE_AT_ONCE, FIND_AT_ONCE = 500, 20_000
 CHUNK_DATA = ("n_steps", "steps", "minutes", "workers")
 MS = 1000
 # Older blocks are kept apart until they are rolled up: soon the hot tier forgets theirs.
@@ -358,10 +359,11 @@ def merge_old_hours(*, now_s: float, until_s: float, clock: Callable[[], float])
     """
     before = int(now_s - KEEP_MINUTES_S) // DAY_S * DAY_S
     while True:
-        oldest = HourRollup.objects.filter(hour__lt=before).order_by("hour").first()
+        old = HourRollup.objects.filter(hour__lt=before).order_by("hour")
+        oldest = old.values_list("hour", flat=True).first()
         if oldest is None:
             return True
-        day = oldest.hour // DAY_S * DAY_S
+        day = oldest // DAY_S * DAY_S
         hours = HourRollup.objects.filter(hour__gte=day, hour__lt=day + DAY_S)
         for shard, metric in hours.values_list("shard", "metric").order_by().distinct():
             if clock() >= until_s:
@@ -417,8 +419,10 @@ def delete_older_than(days: float, *, now_s: float | None = None) -> None:
         DayRollup.objects.filter(day__lt=before - DAY_S),
         RunChunk.objects.filter(start__lt=before - models.F("length_s")),
     ):
-        while some := list(rows.values_list("pk", flat=True)[:DELETE_AT_ONCE]):
-            rows.model._default_manager.filter(pk__in=some).delete()
+        while found := list(rows.values_list("pk", flat=True)[:FIND_AT_ONCE]):
+            for i in range(0, len(found), DELETE_AT_ONCE):
+                some = found[i : i + DELETE_AT_ONCE]
+                rows.model._default_manager.filter(pk__in=some).delete()
 
 
 def save_late(hot: Connection, blocks: Iterable[Block], *, now_s: float) -> None:
