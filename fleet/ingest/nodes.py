@@ -46,8 +46,9 @@ TAKES = ("columns",)
 # A node's newest report is stored at most this often, or when its processes change: its values
 # change slowly, and packing it costs more than reading it.
 KEEP_EVERY_S = 5.0
-# A token cannot fill the database with nodes that do not exist.
-MAX_NODES = 4_000
+# A token cannot fill the database with nodes that do not exist. The largest cluster has 31,250
+# (500,000 chips), and some are replaced.
+MAX_NODES = 40_000
 UNKNOWN_TYPE = "unknown"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 NAME_RULE = "letters, digits, dots, dashes and underscores, at most 80"
@@ -57,7 +58,7 @@ REFRESH_S = 60.0
 IN_USE_S = 60.0
 # A machine boots for minutes: two that take turns faster share one name, in two of our processes.
 TURNS = timedelta(minutes=10)
-MAX_KNOWN = 20_000
+MAX_KNOWN = MAX_NODES
 MAX_REPORTS = 10_000
 # Redis, by node: the last number of each of its streams.
 STREAMS = "ingest:streams:"

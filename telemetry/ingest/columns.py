@@ -5,7 +5,9 @@ in a fraction of the time, where the template contains nothing unusual. A *hole*
 a number in a template.
 """
 
+import hashlib
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -28,6 +30,7 @@ from telemetry.ingest.neuron_monitor import (
     Reading,
     Shape,
     counted_flops,
+    counted_processes,
     decode_line,
     flops_of,
     identity_of,
@@ -44,6 +47,14 @@ HOLE = "\x7f"
 # Each hole is filled with its own multiple of this, small enough for every bound.
 MARK = 1e-6
 MAX_HOLES = 8_000
+# Strings and numbers that name a node or a process: templates of like nodes differ in these.
+NAMES = re.compile(
+    r'("(?:pid|neuron_runtime_tag|instance_(?:id|name|type|availability_zone)|ultraserver_id)":)'
+    r'(?:("[^"\\\x7f]*")|[0-9]+)'
+)
+# By process: a template of each of the 31,250 nodes of the largest cluster, and as many again
+# after jobs were restarted. Those of like nodes and processes share a layout.
+MAX_TEMPLATES, MAX_LAYOUTS = 65_536, 1_024
 LINE_TYPE = msgspec.inspect.type_info(schemas.MonitorLine)
 ERRORS = schemas.ErrorSummary.__struct_fields__
 ENDINGS = schemas.ExecutionSummary.__struct_fields__
@@ -73,16 +84,18 @@ class PartSum:
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
-    """How to compute values from a template's numbers, and the bounds of each number."""
+class Layout:
+    """How to compute values from a template's numbers, and the bounds of each number.
+
+    Templates that differ in names alone share it. ``executed`` has the holes of each process.
+    """
 
     shape: Shape
-    identity: NodeIdentity
     n_efa: int
     lowest: FloatArray
     highest: FloatArray
     periods: IntArray
-    executed: Mapping[str, IntArray]
+    executed: Sequence[IntArray]
     places: Mapping[str, slice]
     # Parts by their number of holes: which parts, and their holes (n_holes, n_parts).
     sums: Sequence[tuple[IntArray, IntArray]]
@@ -96,9 +109,9 @@ class Recipe:
         return bool(((numbers >= self.lowest) & (numbers <= self.highest)).all())
 
     def apply(
-        self, numbers: FloatArray
+        self, numbers: FloatArray, tags: Sequence[str]
     ) -> tuple[dict[str, FloatArray], list[float], dict[str, list[list[float]]]]:
-        """Return values (n_rows, n_parts) by name, seconds covered, and counts by process."""
+        """Return values (n_rows, n_parts) by name, seconds covered, and counts by tag."""
         n_rows = len(numbers)
         constants = np.repeat([[0.0], [math.nan]], n_rows, axis=1)
         known = np.concatenate([numbers.T, constants])
@@ -121,16 +134,27 @@ class Recipe:
         if (flops := values.get("core_flops_per_s")) is not None:
             flops = counted_flops(flops, values["core_utilization_ratio"])
             values["core_flops_per_s"] = flops
-        executed = {
-            tag: known[holes].sum(axis=0).T.tolist() for tag, holes in self.executed.items()
-        }
-        return values, report_s.tolist(), executed
+        executed: dict[str, FloatArray] = {}
+        for tag, holes in zip(tags, self.executed, strict=True):
+            counts = known[holes].sum(axis=0).T
+            executed[tag] = executed[tag] + counts if tag in executed else counts
+        by_tag = {tag: counts.tolist() for tag, counts in executed.items()}
+        return values, report_s.tolist(), by_tag
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What is read from a template: its layout, its node, and the tag of each process."""
+
+    layout: Layout
+    identity: NodeIdentity
+    tags: tuple[str, ...]
 
 
 def part_layout(
     parts: Mapping[str, Sequence[PartSum]], *, n_holes: int
 ) -> tuple[dict[str, slice], list[tuple[IntArray, IntArray]], FloatArray, IntArray, IntArray]:
-    """Return what a recipe knows of its parts, in the order of its fields."""
+    """Return what a layout knows of its parts, in the order of its fields."""
     places: dict[str, slice] = {}
     flat: list[PartSum] = []
     for name, some in parts.items():
@@ -162,44 +186,79 @@ class UnusualError(Exception):
     """A template that has to be read report by report."""
 
 
-@lru_cache(maxsize=1024)
+_recipes: dict[bytes, Recipe | None] = {}
+
+
 def recipe_of(template: str) -> Recipe | None:
     """Return the recipe of a template; None if its reports must be read one by one."""
-    n_holes = template.count(HOLE)
-    if n_holes > MAX_HOLES:
+    # A template is forty times as large as its recipe, so that only its digest is kept.
+    key = hashlib.blake2b(template.encode(), digest_size=16).digest()
+    if key not in _recipes:
+        while len(_recipes) >= MAX_TEMPLATES:
+            _recipes.pop(next(iter(_recipes)), None)
+        _recipes[key] = _new_recipe(template)
+    return _recipes[key]
+
+
+def _new_recipe(template: str) -> Recipe | None:
+    if template.count(HOLE) > MAX_HOLES:
         return None
-    marks = [f"{(hole + 1) * MARK:.6f}" for hole in range(n_holes)]
-    pieces = template.split(HOLE)
-    text = "".join(piece + mark for piece, mark in zip(pieces, [*marks, ""], strict=True))
+    layout = _layout_of(NAMES.sub(lambda found: found[1] + ('""' if found[2] else "0"), template))
+    if layout is None:
+        return None
     try:
-        return _RecipeBuilder(decode_line(text.encode()), marks).recipe(msgspec.json.decode(text))
+        report = decode_line(_marked(template)[0].encode()).report
+    except RefusedError:
+        return None
+    if report is None:
+        return None
+    identity = identity_of(report.instance_info, report.neuron_hardware_info)
+    tags = [tag_of(process) for process, _ in counted_processes(report.neuron_runtime_data)]
+    return Recipe(layout, identity, tuple(tags))
+
+
+@lru_cache(maxsize=MAX_LAYOUTS)
+def _layout_of(template: str) -> Layout | None:
+    """Return the layout of a template without names."""
+    text, marks = _marked(template)
+    try:
+        return _LayoutBuilder(decode_line(text.encode()), marks).layout(msgspec.json.decode(text))
     except (UnusualError, RefusedError):
         return None
 
 
+def _marked(template: str) -> tuple[str, list[str]]:
+    """Fill the holes of a template with their marks; also return the marks."""
+    pieces = template.split(HOLE)
+    marks = [f"{hole * MARK:.6f}" for hole in range(1, len(pieces))]
+    return "".join(
+        [part for pair in zip(pieces, [*marks, ""], strict=True) for part in pair]
+    ), marks
+
+
 @dataclass(slots=True)
-class _RecipeBuilder:
-    """Builds a recipe from a parsed template in which each number is the mark of its hole."""
+class _LayoutBuilder:
+    """Builds a layout from a parsed template in which each number is the mark of its hole."""
 
     sent: schemas.MonitorLine
     marks: Sequence[str]
     by_mark: dict[float, int] = field(init=False)
     parts: dict[str, list[PartSum]] = field(default_factory=dict)
-    executed: dict[str, list[list[int]]] = field(default_factory=dict)
+    executed: list[list[list[int]]] = field(default_factory=list)
     least: dict[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.by_mark = {float(mark): hole for hole, mark in enumerate(self.marks)}
 
-    def recipe(self, document: Any) -> Recipe:
-        """Return the recipe; raises UnusualError if there is none."""
+    def layout(self, document: Any) -> Layout:
+        """Return the layout; raises UnusualError if there is none."""
         sent, report = self.sent, self._usual()
         shape, groups = shape_of(report, None), Groups(report)
         self._cores(groups.counters, shape)
         self._memory(groups.memory, shape)
         self._machine(groups, shape)
         self._executions(groups.executions)
-        self._count(report.neuron_runtime_data or [])
+        self._count(report.neuron_runtime_data)
         if sent.efa:
             self._efa(sent.efa)
         lowest = np.full(len(self.marks), -math.inf)
@@ -213,19 +272,14 @@ class _RecipeBuilder:
         for hole, least in self.least.items():
             lowest[hole] = max(least, lowest[hole])
         periods = [self.hole(p) for p in groups.periods]
-        identity = identity_of(report.instance_info, report.neuron_hardware_info)
         n_holes = len(self.marks)
-        executed = {
-            tag: hole_indices(holes, n_holes=n_holes) for tag, holes in self.executed.items()
-        }
-        return Recipe(
+        return Layout(
             shape,
-            identity,
             n_efa(sent.efa),
             lowest,
             highest,
             np.array(periods, dtype=np.intp),
-            executed,
+            [hole_indices(holes, n_holes=n_holes) for holes in self.executed],
             *part_layout(self.parts, n_holes=n_holes),
         )
 
@@ -323,18 +377,13 @@ class _RecipeBuilder:
             self.parts.setdefault(name, []).append(PartSum(holes, period=period))
         self.least[period] = MARK
 
-    def _count(self, processes: Iterable[schemas.Runtime]) -> None:
-        for process in processes:
-            stats = process.report and process.report.execution_stats
-            if not stats or stats.error:
-                continue
+    def _count(self, processes: list[schemas.Runtime] | None) -> None:
+        for _, stats in counted_processes(processes):
             errors = stats.error_summary or schemas.ErrorSummary()
             endings = stats.execution_summary or schemas.ExecutionSummary()
             counts = [getattr(errors, name) for name in ERRORS]
             counts += [getattr(endings, name) for name in ENDINGS]
-            into = self.executed.setdefault(tag_of(process), [[] for _ in counts])
-            for holes, count in zip(into, counts, strict=True):
-                holes.extend(self.known([count]))
+            self.executed.append([[*self.known([count])] for count in counts])
 
     def _efa(self, efa: schemas.EfaLine) -> None:
         if len({port.index for port in efa.devices}) < len(efa.devices):
@@ -444,15 +493,16 @@ class ReportTable:
     def readings(self) -> list[Reading] | None:
         """Return a reading for each report; None if they must be read one by one."""
         recipe = recipe_of(self.sent.template)
-        if recipe is None or not recipe.fits(self.numbers):
+        if recipe is None or not recipe.layout.fits(self.numbers):
             return None
-        values, periods_s, executed = recipe.apply(self.numbers)
+        layout = recipe.layout
+        values, periods_s, executed = layout.apply(self.numbers, recipe.tags)
         sent, last = self.sent, len(self.numbers) - 1
         agent = {} if sent.agent is None else {"agent": msgspec.to_builtins(sent.agent)}
         return [
             Reading(
                 recipe.identity,
-                recipe.shape,
+                layout.shape,
                 periods_s[row],
                 {name: array[row : row + 1] for name, array in values.items()},
                 sent.at[row],
@@ -460,7 +510,7 @@ class ReportTable:
                 {tag: counts[row] for tag, counts in executed.items()},
                 TemplateReport(sent.template, self.numbers[row]),
                 sent.stream,
-                recipe.n_efa,
+                layout.n_efa,
                 agent if row == last else {},
             )
             for row in range(last + 1)

@@ -617,6 +617,17 @@ def tag_of(process: schemas.Runtime) -> str:
     return process.neuron_runtime_tag or str(process.pid or "")
 
 
+def counted_processes(
+    processes: list[schemas.Runtime] | None,
+) -> list[tuple[schemas.Runtime, schemas.ExecutionStats]]:
+    """Return the processes that count what they execute, with their statistics."""
+    return [
+        (process, stats)
+        for process in processes or ()
+        if process.report and (stats := process.report.execution_stats) and not stats.error
+    ]
+
+
 def executed(processes: list[schemas.Runtime] | None) -> Mapping[str, list[float]]:
     """Return what each process executed in the period, by its tag.
 
@@ -624,10 +635,7 @@ def executed(processes: list[schemas.Runtime] | None) -> Mapping[str, list[float
     Processes whose statistics failed are left out.
     """
     counts: dict[str, list[float]] = {}
-    for process in processes or ():
-        stats = process.report and process.report.execution_stats
-        if not stats or stats.error:
-            continue
+    for process, stats in counted_processes(processes):
         errors = _ERRORS(stats.error_summary or _NO_ERRORS)
         now = [n or 0.0 for n in (*errors, *_ENDINGS(stats.execution_summary or _NO_ENDINGS))]
         tag = tag_of(process)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from telemetry.agent.clock import Moment
 from telemetry.agent.reports import MONITOR, encode_columns, encode_tail, group_frames
 from telemetry.agent.spool import Frame, gzip_member
-from telemetry.ingest.columns import read_columns
+from telemetry.ingest.columns import read_columns, recipe_of
 from telemetry.ingest.lines import RefusedError
 from telemetry.ingest.neuron_monitor import Reading, read_line
 from tests.telemetry.ingest.reports import SAMPLES, cores, group, lines, report
@@ -157,6 +157,43 @@ UNUSUAL: list[Callable[[Document], None]] = [
     with_an_odd_core,
     without_hardware,
 ]
+
+
+def node(number: int) -> list[bytes]:
+    """Return reports of one node of many, with names of its own."""
+    made = []
+    for line in lines("trn2.48xlarge")[:2]:
+        document = json.loads(line)
+        document["instance_info"]["instance_id"] = f"i-{number:017x}"
+        for process in document["neuron_runtime_data"]:
+            process |= {"pid": number, "neuron_runtime_tag": str(number)}
+        made.append(compact(document))
+    return made
+
+
+def test_like_nodes_share_a_layout_and_keep_their_names() -> None:
+    few = [node(number) for number in (1, 2, 3_000_000)]
+    recipes = [recipe_of(read_columns(as_sent(each, [{}, {}])).sent.template) for each in few]
+
+    assert len({id(recipe and recipe.layout) for recipe in recipes}) == 1
+    assert all(map(checked, few))
+
+
+def test_the_template_of_each_of_many_nodes_is_read_once() -> None:
+    [template] = {read_columns(as_sent(node(1), [{}, {}])).sent.template}
+    many = [template.replace('"i-0', f'"i-{number}') for number in range(2_000)]
+
+    known = [recipe_of(each) for each in many]
+
+    assert all(recipe_of(each) is recipe for each, recipe in zip(many, known, strict=True))
+    assert len({recipe and recipe.identity for recipe in known}) == len(many)
+
+
+def test_processes_of_one_tag_add_up() -> None:
+    document = report("trn2.48xlarge")
+    document["neuron_runtime_data"] *= 2
+
+    assert checked([compact(document)] * 2)
 
 
 @pytest.mark.parametrize("change", UNUSUAL)
