@@ -2,11 +2,11 @@
 
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from django.db import models, transaction
+from django.db import DatabaseError, models, transaction
 
 from telemetry.blocks import Block, FloatArray, IntArray, Span
 from telemetry.steps import PHASES, StepBatch, is_reported
@@ -355,20 +355,39 @@ def merge_old_hours(*, now_s: float, until_s: float, clock: Callable[[], float])
     """Merge minutes older than ``KEEP_MINUTES_S`` to rows of ten, until a time of ``clock``.
 
     A day of one row after the other, each in a transaction of its own. Returns whether all of
-    them are merged; whatever ends it, the next call goes on.
+    them are merged; whatever ends it, the next call goes on. What cannot be read stays as it is,
+    and is raised at the end.
     """
-    before = int(now_s - KEEP_MINUTES_S) // DAY_S * DAY_S
-    while True:
-        old = HourRollup.objects.filter(hour__lt=before).order_by("hour")
-        oldest = old.values_list("hour", flat=True).first()
-        if oldest is None:
-            return True
-        day = oldest // DAY_S * DAY_S
-        hours = HourRollup.objects.filter(hour__gte=day, hour__lt=day + DAY_S)
-        for shard, metric in hours.values_list("shard", "metric").order_by().distinct():
-            if clock() >= until_s:
-                return False
+    errors: list[Exception] = []
+    is_over = True
+    for shard, metric, day in _old_days(int(now_s - KEEP_MINUTES_S) // DAY_S * DAY_S):
+        if clock() >= until_s:
+            is_over = False
+            break
+        try:
             _merge_day(shard, metric, day)
+        except DatabaseError:
+            raise
+        except Exception as error:
+            error.add_note(f"while merging {metric or 'all metrics'} of {shard}, day {day}")
+            errors.append(error)
+    if errors:
+        raise ExceptionGroup("could not merge all hours; they stay as they are", errors)
+    return is_over
+
+
+def _old_days(before: int) -> Iterator[tuple[str, str, int]]:
+    """Yield the shard and metric of rows by hour, for each day before a time, oldest first."""
+    old = HourRollup.objects.filter(hour__lt=before).order_by("hour")
+    start = 0
+    while (
+        oldest := old.filter(hour__gte=start).values_list("hour", flat=True).first()
+    ) is not None:
+        day = oldest // DAY_S * DAY_S
+        start = day + DAY_S
+        hours = HourRollup.objects.filter(hour__gte=day, hour__lt=start)
+        for shard, metric in hours.values_list("shard", "metric").order_by().distinct():
+            yield shard, metric, day
 
 
 def _merge_day(shard: str, metric: str, day: int) -> None:

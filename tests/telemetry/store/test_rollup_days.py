@@ -2,7 +2,8 @@
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -162,6 +163,53 @@ def test_what_comes_after_its_day_is_merged_fills_what_is_open(hot: HotStore) ->
     assert np.isfinite(joined[4 * 6 : 7 * 6]).all()
     assert np.isnan(joined[: 4 * 6]).all()
     assert np.isfinite(stats_of(series(hot, node="steady"))[: 5 * 6]).all()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_workers_merge_while_a_third_writes_and_nothing_is_lost(hot: HotStore) -> None:
+    durable.write_rollups(of_day(0, 3, nodes=tuple(f"node-{i}" for i in range(12))))
+    durable.write_rollups(training(start=DAY + 3 * HOUR_S, n_ticks=600))
+    today = training(start=LATER_S, n_ticks=20 * 60)
+    minutes = [today.between(t, t + 59) for t in range(LATER_S, LATER_S + 20 * 60, 60)]
+
+    def write() -> bool:
+        for minute in minutes:
+            durable.write_rollups(minute)
+        return True
+
+    def alone(work: Callable[[], bool]) -> bool:
+        try:
+            return work()
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(3) as threads:
+        assert all(threads.map(alone, (merge, write, merge)))
+
+    # The writer has made an hour of the minutes that were left of the old day.
+    assert merge()
+    assert HourRollup.objects.count() == 0
+    assert DayRollup.objects.count() == len(METRICS) + 1
+    assert np.isfinite(stats_of(series(hot, node="node-3"))[: 3 * 6]).all()
+    assert np.isfinite(stats_of(series(hot, node="steady"))[3 * 6]).all()
+    fresh = series(hot, "vcpu_usage_ratio", "steady", start=LATER_S, end=LATER_S + 20 * 60 - 1)
+    assert np.isfinite(fresh.values).all()
+
+
+def test_a_damaged_row_stops_no_other(hot: HotStore) -> None:
+    durable.write_rollups(of_day(0, 2, nodes=tuple(f"node-{i}" for i in range(12))))
+    durable.write_rollups(training(start=DAY + DAY_S, n_ticks=HOUR_S, every_s=10))
+    damaged = HourRollup.objects.filter(metric=CORES, hour=DAY)
+    damaged.update(data=damaged.get().data[:40])
+
+    with pytest.raises(ExceptionGroup) as raised:
+        merge(LATER_S + DAY_S)
+
+    [error] = raised.value.exceptions
+    assert f"{CORES} of llama/0, day {DAY}" in error.__notes__[0]
+    kept = HourRollup.objects.values_list("metric", "hour")
+    assert set(kept) == {(CORES, DAY), (CORES, DAY + HOUR_S)}
+    assert np.isfinite(stats_of(series(hot, VCPU, "node-7"))[: 2 * 6]).all()
 
 
 def earlier_rows(span: Span) -> Iterator[HourRollup]:
