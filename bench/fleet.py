@@ -223,7 +223,8 @@ def overview(
     """Run the web servers, and hold an overview open as a person who is signed in."""
     client = Client()
     client.force_login(User.objects.create_user("bench"))
-    headers = {"Cookie": f"sessionid={client.cookies['sessionid'].value}"}
+    session = client.cookies[settings.SESSION_COOKIE_NAME].value
+    headers = {"Cookie": f"{settings.SESSION_COOKIE_NAME}={session}"}
     port = free_port()
     command = (sys.executable, "-m", "fleet.ops.web_server", "--port", str(port))
     with (folder / "web.log").open("wb") as log:

@@ -19,6 +19,7 @@ from telemetry.simulate.shard import PlayedShards, RunClock, play_together, resu
 from telemetry.store import durable
 from telemetry.store.hot import ClockChange, HotStore, StoreUnavailable, hot_store
 from telemetry.store.node_state import (
+    REQUESTED,
     note_stopping,
     read_agent_requests,
     read_sidecars,
@@ -39,6 +40,8 @@ FOLD_S = 30
 # turns of 10 s each 5 minutes are enough for 50,000 nodes.
 MERGE_EVERY_S, MERGE_S = 300, 10
 ROLLED_UP_TO = "rolled_up_to"
+# A hash: the simulated shards whose nodes have said that they have an agent.
+WITH_AGENTS = "sidecar:simulated"
 # A message costs 3.5 ms to queue and to take (measured), a run 2 ms and 1,000 nodes 6 ms to play:
 # so much is one task. A task takes 30 ms, and two workers share a large fleet.
 BATCH_NODES, BATCH_RUNS = 4_096, 16
@@ -145,7 +148,7 @@ def store_ticks(hot: HotStore, ticks: Sequence[Tick]) -> None:
     counts: dict[str, float] = dict.fromkeys(("ticks", "ticks_late", "ticks_raced"), 0)
     stretches: set[tuple[str, int, int]] = set()
     stopping: list[tuple[object, ...]] = []
-    lateness_s = []
+    lateness_s, probed = [], list[Span]()
     answers = hot.commit_all(hot.clock_changes([tick.change for tick in ticks]))
     for tick, (written, _, _) in zip(ticks, answers, strict=True):
         if not written:
@@ -153,7 +156,7 @@ def store_ticks(hot: HotStore, ticks: Sequence[Tick]) -> None:
             continue
         inputs, run = tick.plan.inputs, tick.plan.run.name
         if settings.REQUEST_PROBES and inputs.agent and not inputs.is_scraped:
-            answer_requested_probes(hot, tick.truth)
+            probed.append(tick.truth)
         if (stretch := (run, tick.since, tick.until)) not in stretches:
             stretches.add(stretch)
             stops = stopped(tick.plan, tick.until, within_s=tick.until - tick.since)
@@ -163,6 +166,7 @@ def store_ticks(hot: HotStore, ticks: Sequence[Tick]) -> None:
         counts["ticks_late"] += tick.n_late + (lateness_s[-1] > LATE_AFTER_S)
     if stopping:
         hot.execute_all(stopping)
+    answer_requested_probes(hot, probed)
     hot.note(counts, {"tick_lateness_s": max(lateness_s)} if lateness_s else {})
 
 
@@ -239,28 +243,54 @@ def observe(
     return played, [tuple(reported_live(inputs, span, phase, last_values).blocks())]
 
 
-def answer_requested_probes(hot: HotStore, truth: Span) -> None:
-    """Let the simulated agents of some nodes answer the probes that were requested of them.
+def answer_requested_probes(hot: HotStore, truths: Sequence[Span]) -> None:
+    """Let the simulated agents of these shards answer the probes that were requested of them.
 
     A probe measures the newest second. A device that is down, and a node that is silent, answers
     nothing.
     """
-    agents = read_sidecars(hot, "agent", truth.nodes)
-    if PROBED not in truth.values or not len(truth.ticks):
+    able = [truth for truth in truths if PROBED in truth.values and len(truth.ticks)]
+    if not able:
         return
-    newest = truth.values[PROBED][-1]
-    ports = [{"device": f"efa{i}", "index": i} for i in range(newest.shape[1])]
-    unknown = [node for node in truth.nodes if node not in agents]
-    sent: list[tuple[str, dict[str, object]]] = [(n, {"agent": {}, "efa": ports}) for n in unknown]
-    for node, requests in read_agent_requests(hot, ["probe"], truth.nodes).items():
-        request = requests["probe"]
-        measured = enumerate(newest[truth.nodes.index(node)].tolist())
-        latency_s = {f"efa{i}": value_s for i, value_s in measured if math.isfinite(value_s)}
-        if latency_s and (agents.get(node, {}).get("probe") or {}).get("id") != request["id"]:
-            sent.append(
-                (node, {"agent": {"probe": {"id": request["id"], "latency_s": latency_s}}})
-            )
+    known, requested = hot.execute_all(
+        [
+            ("HMGET", WITH_AGENTS, *(truth.shard for truth in able)),
+            ("ZRANGEBYSCORE", REQUESTED.format(kind="probe"), time.time(), "+inf"),
+        ]
+    )
+    asked = {node.decode() for node in requested}
+    sent: list[tuple[str, dict[str, object]]] = []
+    for truth, is_known in zip(able, known, strict=True):
+        if not is_known:
+            ports = [{"device": name, "index": i} for i, name in enumerate(efa_names(truth))]
+            agents = read_sidecars(hot, "agent", truth.nodes)
+            unknown = (node for node in truth.nodes if node not in agents)
+            sent += [(node, {"agent": {}, "efa": ports}) for node in unknown]
+        if not asked.isdisjoint(truth.nodes):
+            sent += answers_of(hot, truth, [node for node in truth.nodes if node in asked])
     save_sidecars(hot, sent)
+    if new := [truth.shard for truth, is_known in zip(able, known, strict=True) if not is_known]:
+        hot.execute("HSET", WITH_AGENTS, *(part for shard in new for part in (shard, 1)))
+
+
+def answers_of(
+    hot: HotStore, truth: Span, asked: Sequence[str]
+) -> list[tuple[str, dict[str, object]]]:
+    """Return what the agents of these nodes measure, unless they have answered already."""
+    newest, names = truth.values[PROBED][-1], efa_names(truth)
+    agents = read_sidecars(hot, "agent", asked)
+    sent: list[tuple[str, dict[str, object]]] = []
+    for node, requests in read_agent_requests(hot, ["probe"], asked).items():
+        number = requests["probe"]["id"]
+        measured = zip(names, newest[truth.nodes.index(node)].tolist(), strict=True)
+        latency_s = {name: value_s for name, value_s in measured if math.isfinite(value_s)}
+        if latency_s and (agents.get(node, {}).get("probe") or {}).get("id") != number:
+            sent.append((node, {"agent": {"probe": {"id": number, "latency_s": latency_s}}}))
+    return sent
+
+
+def efa_names(truth: Span) -> list[str]:
+    return [f"efa{i}" for i in range(truth.values[PROBED].shape[2])]
 
 
 @shared_task(ignore_result=True, expires=60)

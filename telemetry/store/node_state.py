@@ -1,5 +1,6 @@
 """Per-node state in Redis: last reports, data sent along with them, EFA counters of simulation."""
 
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,8 @@ return 1
 
 # By kind, and node or run: what its agent or its workers are asked for.
 AGENT_REQUEST = "agent:request:{kind}:{subject}"
+# By kind: who is asked, scored by when the request expires.
+REQUESTED = "agent:requested:{kind}"
 
 Kind = Literal["efa", "neuron", "agent"]
 RequestKind = Literal["probe", "sample", "trace"]
@@ -81,8 +84,15 @@ def save_agent_request(
     hot: Connection, subject: str, kind: RequestKind, request: Mapping[str, object], *, wait_s: int
 ) -> None:
     """Request something of a node's agent, or of a run's workers, with their next report."""
-    key = AGENT_REQUEST.format(kind=kind, subject=subject)
-    hot.execute("SET", key, msgspec.json.encode(request), "EX", wait_s)
+    key, requested = AGENT_REQUEST.format(kind=kind, subject=subject), REQUESTED.format(kind=kind)
+    now_s = time.time()
+    hot.execute_all(
+        [
+            ("ZREMRANGEBYSCORE", requested, "-inf", now_s),
+            ("ZADD", requested, now_s + wait_s, subject),
+            ("SET", key, msgspec.json.encode(request), "EX", wait_s),
+        ]
+    )
 
 
 def read_agent_requests(
@@ -102,7 +112,12 @@ def read_agent_requests(
 
 
 def forget_agent_request(hot: Connection, subject: str, kind: RequestKind) -> None:
-    hot.execute("DEL", AGENT_REQUEST.format(kind=kind, subject=subject))
+    hot.execute_all(
+        [
+            ("DEL", AGENT_REQUEST.format(kind=kind, subject=subject)),
+            ("ZREM", REQUESTED.format(kind=kind), subject),
+        ]
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,32 @@ def test_simulated_agents_answer_requested_probes(
     assert max(answer["latency_s"], key=answer["latency_s"].get) == ports[2]
 
 
+def test_what_is_asked_of_no_node_is_read_of_no_node(
+    hot: HotStore, now: int, settings: Settings
+) -> None:
+    """Requested probes cost a tick the same, however many shards and nodes there are."""
+
+    spec = msgspec.structs.replace(LLAMA, nodes=32, global_batch=512)
+    large = Plan(run=spec, seed=7, epoch_s=now - 100, shard_size=2)
+    hot.put_plan("llama", msgspec.json.encode(large))
+
+    def n_commands(second: int) -> int:
+        hot.execute("CONFIG", "RESETSTAT")
+        tasks.simulate_shards([("llama", list(large.shards))], second)
+        stats = hot.execute("INFO", "commandstats")
+        # What agents said and what they are asked; a step that ends changes neither.
+        return sum(
+            stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("hmget", "mget")
+        )
+
+    n_commands(now - 4)
+    before = n_commands(now - 3)
+    settings.REQUEST_PROBES = True
+    n_commands(now - 2)
+
+    assert n_commands(now - 1) - before <= 1
+
+
 def test_simulated_agents_say_that_they_end(hot: HotStore, now: int) -> None:
     plan = Plan(run=LLAMA, seed=7, epoch_s=now, noise=Noise(background=True))
     hours = [s for s in range(now, now + 24 * 3600, 9) if stopped(plan, s, within_s=9)]
