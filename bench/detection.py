@@ -252,7 +252,7 @@ PLAYED = (
     "fleet/alerts/correlation.py fleet/alerts/evaluate.py fleet/alerts/events.py",
     "fleet/alerts/probe_requests.py fleet/alerts/reconcile.py fleet/alerts/trace_requests.py",
     "fleet/simulation/ground_truth.py fleet/simulation/replay.py fleet/simulation/runs.py",
-    "fleet/simulation/scoring.py drills/playback.py drills/report.py",
+    "fleet/simulation/scoring.py drills",
 )
 
 

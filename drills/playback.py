@@ -21,6 +21,7 @@ from drills.observation import (
     report_phases,
     traced_steps,
 )
+from drills.recording import LatePlayback
 from drills.scenario import Scenario
 from fleet.alerts.probe_requests import advance_probes
 from fleet.alerts.trace_requests import advance_traces
@@ -40,7 +41,6 @@ from telemetry.simulate.shard import clock_at, play
 from telemetry.simulate.timeline import RunClock, start_clock
 from telemetry.steps import StepBatch, WorkerState
 from telemetry.store.packing import decode, encode
-from telemetry.store.playback import Playback
 from telemetry.store.reading import AGENT_RESTART_S, StepState, recent_of
 
 SETTLED_S = 60.0
@@ -146,7 +146,7 @@ class PlayedRun:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.clocks = dict.fromkeys(plan.shards, start_clock(plan))
-        self.playback: Playback | None = None
+        self.playback: LatePlayback | None = None
         self._recent: Span | None = None
         self._latency_s: Span | None = None
         self._phases = report_phases(plan.seed, plan.run.node_names)
@@ -192,7 +192,7 @@ class PlayedRun:
             steps = self._with_traces(steps)
         known_s = None if inputs.is_full else arrival_s(self.plan, steps)
         if self.playback is None:
-            self.playback = Playback(
+            self.playback = LatePlayback(
                 hardware, steps, keep_s=KEEP_S, arrived=self._arrived, steps_known_s=known_s
             )
         else:
@@ -297,10 +297,10 @@ class ScenarioPlayback:
         for playback in self._playbacks():
             playback.second = second
 
-    def _playbacks(self) -> list[Playback]:
+    def _playbacks(self) -> list[LatePlayback]:
         return [act.playback for act in self.acts.values() if act.playback is not None]
 
-    def _of(self, run: str) -> Playback | None:
+    def _of(self, run: str) -> LatePlayback | None:
         return self.acts[run].playback if run in self.acts else None
 
     def newest(self) -> dict[str, int]:

@@ -1,19 +1,14 @@
 """Recorded minutes of a run, read as the hot tier was at a chosen second."""
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache, partial
 
 import numpy as np
 
-from telemetry.blocks import FloatArray, IntArray, Span
+from telemetry.blocks import IntArray, Span
 from telemetry.steps import StepBatch
 from telemetry.store.reading import StepState, recent_of
-from telemetry.units import MINUTE_S
-
-# Older seconds than this have arrived from every node.
-ARRIVES_WITHIN_S = 30
-
 
 # The window of detection, all steps, and a few that rules ask for.
 CUTS_REMEMBERED = 8
@@ -28,43 +23,22 @@ def cut(steps: StepBatch, start: int, stop: int, without: tuple[int, ...] = ()) 
 class Playback:
     """A Source over a recording; ``second`` is its present.
 
-    ``seen`` is the last tick of nodes that do not report in the recording. ``keep_s`` is how
-    far back from the present data can be read; default: all. ``arrived`` returns the newest tick
-    of each node, (n_nodes,), that had arrived at a second; default: that second.
-    ``steps_known_s`` (n_steps,) is when each step was known; default: when it ended.
+    ``keep_s`` is how far back from the present data can be read; default: all.
     """
 
-    def __init__(
-        self,
-        hardware: Span,
-        steps: StepBatch,
-        *,
-        seen: Mapping[str, int] | None = None,
-        keep_s: int | None = None,
-        arrived: Callable[[int], IntArray] | None = None,
-        steps_known_s: FloatArray | None = None,
-    ) -> None:
-        self._arrived = arrived
-        self._steps_known_s = steps_known_s
+    def __init__(self, hardware: Span, steps: StepBatch, *, keep_s: int | None = None) -> None:
         self.second = int(hardware.ticks[-1])
         self.keep_s = keep_s or len(hardware.ticks)
         self._hardware = hardware
-        self._steps = steps
-        self.replace_newest(steps)
-        self._seen = dict(seen or {})
+        self._set_steps(steps)
         # The newest tick so far in which each node reported: (n_ticks, n_nodes).
         reported = np.where(hardware.reported, hardware.ticks[:, None], hardware.ticks[0] - 1)
         self._newest: IntArray = np.maximum.accumulate(reported, axis=0)
 
-    def newest_steps(self, n_steps: int) -> StepBatch:
-        return self._steps.last(n_steps)
-
-    def replace_newest(self, steps: StepBatch) -> None:
-        """Replace the newest steps by the same ones with other phases."""
-        older = self._steps[: len(self._steps) - len(steps)]
-        self._steps = StepBatch.joined([older, steps]) if len(older) else steps
+    def _set_steps(self, steps: StepBatch) -> None:
+        self._steps = steps
         # Steps last for seconds while they are read every second.
-        self._cut = lru_cache(maxsize=CUTS_REMEMBERED)(partial(cut, self._steps))
+        self._cut = lru_cache(maxsize=CUTS_REMEMBERED)(partial(cut, steps))
 
     def newest(self) -> dict[str, int]:
         """Return the present as the newest tick of the shard."""
@@ -77,17 +51,17 @@ class Playback:
     def last_seen(self) -> dict[str, int]:
         """Return the newest tick up to the present in which each node reported."""
         ticks = self._hardware.ticks
-        if self._arrived is None:
-            newest = self._newest[int(np.searchsorted(ticks, self.second, side="right")) - 1]
-        else:
-            rows = np.searchsorted(ticks, self._arrived(self.second), side="right") - 1
-            newest = np.where(rows < 0, -1, self._newest[rows, np.arange(len(rows))])
-        names = self._hardware.nodes
-        return self._seen | {
+        rows = np.searchsorted(ticks, self.arrived(), side="right") - 1
+        newest = np.where(rows < 0, -1, self._newest[rows, np.arange(len(rows))])
+        return {
             name: tick
-            for name, tick in zip(names, newest.tolist(), strict=True)
+            for name, tick in zip(self._hardware.nodes, newest.tolist(), strict=True)
             if tick >= ticks[0]
         }
+
+    def arrived(self) -> IntArray:
+        """Return the newest tick of each node that has arrived by the present: (n_nodes,)."""
+        return np.full(len(self._hardware.nodes), self.second)
 
     def quiet_s(self) -> dict[str, int]:
         """Return none: a playback alone knows no agents that were asked to end."""
@@ -120,15 +94,6 @@ class Playback:
                     values[name][known.start - start : known.stop - start] = kept
             else:
                 values[name] = kept
-        if nodes and self._arrived is not None and end > self.second - ARRIVES_WITHIN_S:
-            # NaN after each node's last row, in copies; none of the rows before ``first`` is.
-            rows = self._arrived(self.second) + 1 - start
-            first = max(int(rows.min()), 0)
-            late = np.arange(first, end + 1 - start)[:, None] >= rows
-            if len(late):
-                for name, array in values.items():
-                    values[name] = array.copy()
-                    values[name][first:][late] = np.nan
         return Span(hardware.shard, np.arange(start, end + 1), nodes, values)
 
     def moments(
@@ -142,57 +107,16 @@ class Playback:
         rows = np.array(known, int) - first
         none = np.zeros((len(hardware.ticks), len(hardware.nodes), 0))
         values = {name: hardware.values.get(name, none).take(rows, axis=0) for name in metrics}
-        if self._arrived is not None and max(known, default=0) > self.second - ARRIVES_WITHIN_S:
-            arrived = self._arrived(self.second)
-            all_until = int(arrived.min())
-            for row, tick in enumerate(known):
-                # Only the newest moments have nodes that are late.
-                if tick > all_until:
-                    late = arrived < tick
-                    for array in values.values():
-                        array[row, late] = np.nan
         return Span(hardware.shard, rows + first, hardware.nodes if known else (), values)
 
     def steps(self, run: str, *, since_s: float, until_s: float = math.inf) -> StepBatch:
         """Return the steps that ended in [since_s, until_s), up to the present."""
         del run
-        ended_s, known_s = self._steps.ended_at_s, self._steps_known_s
-        if known_s is None:
-            until_s = min(until_s, self.second + 1e-6)
-            return self._cut(*np.searchsorted(ended_s, [since_s, until_s]).tolist())
-        start, stop = np.searchsorted(ended_s, [since_s, until_s]).tolist()
-        unknown = np.flatnonzero(known_s[start:stop] > self.second).tolist()
-        if unknown and unknown[0] + len(unknown) == stop - start:
-            return self._cut(start, start + unknown[0])
-        return self._cut(start, stop, tuple(unknown))
+        until_s = min(until_s, self.second + 1e-6)
+        return self._cut(*np.searchsorted(self._steps.ended_at_s, [since_s, until_s]).tolist())
 
     def recent_steps(
         self, run: str, *, since_s: float, at_least: int, state: StepState | None = None
     ) -> StepBatch:
         del state
         return recent_of(self, run, since_s=since_s, at_least=at_least)
-
-    def followed_by(
-        self,
-        hardware: Span,
-        steps: StepBatch,
-        *,
-        keep_s: int,
-        steps_known_s: FloatArray | None = None,
-    ) -> "Playback":
-        """Return a playback with the next seconds added and the oldest dropped."""
-        # Seconds that have not arrived by now arrive later: they are no gaps.
-        kept = self._hardware.between(self.second - keep_s + 1, self.second)
-        oldest_s = self.second - keep_s - MINUTE_S
-        kept_steps = slice(*np.searchsorted(self._steps.ended_at_s, [oldest_s, np.inf]))
-        if self._steps_known_s is not None and steps_known_s is not None:
-            steps_known_s = np.concatenate([self._steps_known_s[kept_steps], steps_known_s])
-        joined = Span.join_times([kept, hardware]) or hardware
-        return Playback(
-            joined,
-            StepBatch.joined([self._steps[kept_steps], steps]),
-            seen=self.last_seen(),
-            keep_s=keep_s,
-            arrived=self._arrived,
-            steps_known_s=steps_known_s,
-        )
