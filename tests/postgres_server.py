@@ -20,20 +20,25 @@ from tests.helpers import postgres_program
 
 @dataclass
 class PostgresServer:
-    """A server in a folder, reached by a socket in it."""
+    """A server in a folder, reached by a socket in it; with an address by TCP, too.
+
+    ``within`` is a command that runs another one elsewhere.
+    """
 
     folder: Path
     who: dict[str, Any]
+    address: str = ""
+    within: tuple[str, ...] = ()
     server: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
-        return f"postgres://trnwatch@{quote(str(self.folder), safe='')}/postgres"
+        return f"postgres://trnwatch@{self.address or quote(str(self.folder), safe='')}/postgres"
 
     def start(self) -> None:
         """Start it, after a kill too, and wait until it answers."""
-        command = [postgres_program("postgres"), "-D", str(self.folder / "data")]
-        command += ["-k", str(self.folder), "-c", "listen_addresses="]
+        command = [*self.within, postgres_program("postgres"), "-D", str(self.folder / "data")]
+        command += ["-k", str(self.folder), "-c", f"listen_addresses={self.address}"]
         with (self.folder / "log").open("ab") as log:
             self.server = subprocess.Popen(
                 command, stderr=log, stdout=log, cwd="/", start_new_session=True, **self.who
@@ -72,7 +77,7 @@ class PostgresServer:
 
 
 @contextmanager
-def start_postgres() -> Iterator[PostgresServer]:
+def start_postgres(address: str = "", within: tuple[str, ...] = ()) -> Iterator[PostgresServer]:
     """Make a server, run it, and leave nothing behind."""
     folder = Path(tempfile.mkdtemp(prefix="trnwatch-pg-", dir="/tmp"))
     who: dict[str, Any] = {}
@@ -82,7 +87,9 @@ def start_postgres() -> Iterator[PostgresServer]:
     initdb = [postgres_program("initdb"), "--auth=trust", "--username=trnwatch", "--no-sync"]
     command = [*initdb, "--encoding=UTF8", str(folder / "data")]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd="/", **who)
-    one = PostgresServer(folder, who)
+    with (folder / "data" / "pg_hba.conf").open("a") as rules:
+        rules.write("host all all all trust\n")
+    one = PostgresServer(folder, who if not within else {}, address, within)
     try:
         one.start()
         yield one

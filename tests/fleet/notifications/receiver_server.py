@@ -62,7 +62,7 @@ class ReceiverServer:
 
 
 @contextmanager
-def serve_receiver() -> Iterator[ReceiverServer]:
+def serve_receiver(host: str = "127.0.0.1") -> Iterator[ReceiverServer]:
     """Run a receiver for as long as the block lasts."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -83,9 +83,9 @@ def serve_receiver() -> Iterator[ReceiverServer]:
         def log_message(self, *_: object) -> None:
             return
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer((host, 0), Handler)
     server.daemon_threads = True
-    hook_server = ReceiverServer(f"http://127.0.0.1:{server.server_port}/in")
+    hook_server = ReceiverServer(f"http://{host}:{server.server_port}/in")
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
