@@ -59,11 +59,8 @@ def reconcile(
         return []
     with transaction.atomic():
         open_ = _open_alerts()
-        open_keys = {key_of(alert) for alert in open_}
-        is_new = any(
-            View.of(each).cause_class is not None and key not in open_keys
-            for key, each in by_key.items()
-        )
+        new = by_key.keys() - {key_of(alert) for alert in open_}
+        is_new = any(View.of(by_key[key]).cause_class is not None for key in new)
         if is_new and connection.features.has_select_for_update:
             # Two processes may find parts of one fault at once: the second joins the alert of
             # the first.
@@ -133,13 +130,8 @@ def is_of_machine(rule: str) -> bool:
 
 
 def _end_of_machine(alert: Alert, *, now: datetime) -> bool:
-    node = alert.node
-    if (
-        alert.parts
-        or not is_of_machine(alert.rule)
-        or node is None
-        or not node.is_newer(alert.fired_at)
-    ):
+    node, is_of_one = alert.node, is_of_machine(alert.rule) and not alert.parts
+    if node is None or not is_of_one or not node.is_newer(alert.fired_at):
         return False
     text = f"machine replaced: {node.instance_id} for {node.replaced_id}"
     return _resolve(alert, now=now, text=text)
@@ -372,9 +364,8 @@ def _refresh_all(
         elif is_noted:
             changed.append(alert)
     if unchanged:
-        Alert.objects.open().filter(pk__in=unchanged, last_seen_at__lt=now).update(
-            last_seen_at=now
-        )
+        older = Alert.objects.open().filter(pk__in=unchanged, last_seen_at__lt=now)
+        older.update(last_seen_at=now)
     return changed
 
 

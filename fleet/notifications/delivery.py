@@ -14,9 +14,9 @@ from threading import Event
 from django.db import close_old_connections, connection, transaction
 from django.db.models import F, Q
 
-from fleet.alerts.events import enqueue_delivery, notify_newcomers
+from fleet.alerts.events import enqueue_delivery
 from fleet.alerts.matchers import silences_of
-from fleet.models import Delivery, NotifiedState, Receiver, Route, SenderHeartbeat
+from fleet.models import Delivery, NotifiedState, Receiver, Route
 from fleet.models.delivery import DeliveryQuerySet
 from fleet.notifications.channels import (
     CHANNELS,
@@ -465,42 +465,6 @@ class Heartbeat:
             return False
         self.beat_at, self.error = now, ""
         return True
-
-
-DELETE_EVERY = timedelta(hours=1)
-
-
-@dataclass
-class PeriodicJobs:
-    """What a sender does every few seconds besides sending."""
-
-    name: str
-    started_at: datetime
-    check_evaluation: Callable[[datetime], bool]
-    heartbeat: Heartbeat
-    keep_days: int
-    _deleted_at: datetime | None = None
-
-    def run(self, *, now: datetime) -> None:
-        is_watched = self.check_evaluation(now)
-        if is_watched:
-            self.heartbeat.beat(now=now)
-        SenderHeartbeat.objects.update_or_create(
-            name=self.name,
-            defaults={
-                "started_at": self.started_at,
-                "seen_at": now,
-                "is_watched": is_watched,
-                "beat_at": self.heartbeat.beat_at,
-                "beat_error": self.heartbeat.error[:LONGEST_ERROR],
-            },
-        )
-        notify_newcomers(now=now)
-        remind(now=now)
-        if self._deleted_at is None or now - self._deleted_at >= DELETE_EVERY:
-            delete_old(before=now - timedelta(days=self.keep_days))
-            SenderHeartbeat.objects.filter(seen_at__lt=now - DELETE_EVERY).delete()
-            self._deleted_at = now
 
 
 def delete_old(*, before: datetime) -> None:

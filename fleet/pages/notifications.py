@@ -29,6 +29,7 @@ from fleet.alerts.events import routing_table
 from fleet.alerts.matchers import FIELDS, LABEL_FIELD
 from fleet.charts.image import alert_image
 from fleet.models import Alert, ConfigurationChange, Delivery, Receiver, Route, SenderHeartbeat
+from fleet.models.filters import given
 from fleet.models.problem import problem
 from fleet.notifications.channels import (
     ACKNOWLEDGE,
@@ -77,11 +78,7 @@ class DeliveryFilter(Filter):
 
 def deliveries_context(page: str = "1", **filters: str) -> dict[str, Any]:
     keep = DeliveryFilter.of(filters)
-    listed = deliveries()
-    if keep.state:
-        listed = listed.filter(state=keep.state)
-    if keep.receiver:
-        listed = listed.filter(receiver__name=keep.receiver)
+    listed = deliveries().filter(**given(state=keep.state, receiver__name=keep.receiver))
     shown = Paginator(listed, PER_PAGE).get_page(page)
     return {
         "page": shown,
@@ -350,7 +347,6 @@ def example_message(kind: str, *, now: datetime) -> tuple[Message, bytes | None]
         text = "No alert has fired yet. This is what a test looks like."
         return Message(Delivery.Kind.TEST, "preview", now, (), list_url=list_url, text=text), None
     item = item_of(alert, None, base_url=base_url, now=now)
-    source = hot_store()
     message = Message(
         Delivery.Kind.FIRING,
         "preview",
@@ -359,7 +355,7 @@ def example_message(kind: str, *, now: datetime) -> tuple[Message, bytes | None]
         list_url=list_url,
         has_buttons=kind == Kind.SLACK,
     )
-    return message, alert_image(source, alert, at=now, now=now)
+    return message, alert_image(hot_store(), alert, at=now, now=now)
 
 
 ANSWER_WITHIN_S = 2.0
@@ -413,12 +409,8 @@ def _answer_slack(receiver: Receiver, url: str, text: str) -> None:
 def receiver_test(request: HtmxRequest, pk: int) -> HttpResponse:
     receiver = get_object_or_404(Receiver, pk=pk)
     http = HttpClient(Allowed.of(settings.NOTIFY_ALLOW), timeout_s=TEST_WITHIN_S)
-    outcome = send_test(
-        receiver,
-        DeliveryClient(http, settings.BASE_URL),
-        by=request.user.get_username(),
-        now=timezone.now(),
-    )
+    client = DeliveryClient(http, settings.BASE_URL)
+    outcome = send_test(receiver, client, by=request.user.get_username(), now=timezone.now())
     context = {"receiver": receiver, "outcome": outcome}
     if request.htmx:
         return render(request, "notifications/_receiver_answer.html", context)
@@ -481,13 +473,8 @@ def _move(route: Route, *, by: int) -> None:
 
 def _routes_form(request: HtmxRequest, form: RouteForm) -> HttpResponse:
     matchers = form["matchers"].value() or "" if "matchers" in form.fields else ""
-    context = {
-        "form": form,
-        "route": form.route,
-        "fields": (*FIELDS, LABEL_FIELD),
-        **_seen(matchers),
-    }
-    return render_page(request, "notifications/route_edit.html", context)
+    context = {"form": form, "route": form.route, "fields": (*FIELDS, LABEL_FIELD)}
+    return render_page(request, "notifications/route_edit.html", context | _seen(matchers))
 
 
 @require_safe

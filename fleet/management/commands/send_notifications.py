@@ -3,6 +3,7 @@
 import logging
 import signal
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from threading import Event, Thread
 
@@ -11,16 +12,19 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db import DatabaseError, close_old_connections, connection
 from redis import Redis
 
+from fleet.alerts.events import notify_newcomers
 from fleet.alerts.watch_monitor import WatchMonitor, last_evaluation, programs
 from fleet.charts.image import alert_image
-from fleet.models import Alert
+from fleet.models import Alert, SenderHeartbeat
 from fleet.notifications.delivery import (
+    LONGEST_ERROR,
     DeliveryClient,
     Heartbeat,
     NotificationSender,
-    PeriodicJobs,
     Refresher,
     RetryPolicy,
+    delete_old,
+    remind,
 )
 from fleet.notifications.http_client import Allowed, HttpClient
 from fleet.ops.liveness import Pulse
@@ -45,6 +49,42 @@ TIMES = {
 
 def now() -> datetime:
     return datetime.now(UTC)
+
+
+DELETE_EVERY = timedelta(hours=1)
+
+
+@dataclass
+class PeriodicJobs:
+    """What a sender does every few seconds besides sending."""
+
+    name: str
+    started_at: datetime
+    check_evaluation: Callable[[datetime], bool]
+    heartbeat: Heartbeat
+    keep_days: int
+    _deleted_at: datetime | None = None
+
+    def run(self, *, now: datetime) -> None:
+        is_watched = self.check_evaluation(now)
+        if is_watched:
+            self.heartbeat.beat(now=now)
+        SenderHeartbeat.objects.update_or_create(
+            name=self.name,
+            defaults={
+                "started_at": self.started_at,
+                "seen_at": now,
+                "is_watched": is_watched,
+                "beat_at": self.heartbeat.beat_at,
+                "beat_error": self.heartbeat.error[:LONGEST_ERROR],
+            },
+        )
+        notify_newcomers(now=now)
+        remind(now=now)
+        if self._deleted_at is None or now - self._deleted_at >= DELETE_EVERY:
+            delete_old(before=now - timedelta(days=self.keep_days))
+            SenderHeartbeat.objects.filter(seen_at__lt=now - DELETE_EVERY).delete()
+            self._deleted_at = now
 
 
 class Command(BaseCommand):
