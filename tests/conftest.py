@@ -209,11 +209,10 @@ def pytest_collection_modifyitems(
         if left_out and not shutil.which(program):
             config.hook.pytest_deselected(items=left_out)
             items[:] = [item for item in items if item not in left_out]
-    of_all_tests = getattr(config.option, "loadgroup", False)
-    if of_all_tests and connection.vendor == "postgresql":
+    if connection.vendor == "postgresql" and "TRNWATCH_TEST_SHARED" in os.environ:
         items[:] = first_cases(items)
     yield
-    if of_all_tests:
+    if getattr(config.option, "loadgroup", False):
         mix(items)
 
 

@@ -20,9 +20,7 @@ PYTEST = (sys.executable, "-m", "pytest", "-q")
 UNWANTED = {"DATABASE_URL", "REDIS_URL", "PYTHONDONTWRITEBYTECODE"}
 # Much of a test is waiting for other programs, so there are more processes than cores.
 # tests/conftest.py says which tests stay together, and which start first.
-AT_ONCE, AT_ONCE_ON_POSTGRES = (
-    ("-n", n, "--dist", "loadgroup", "--no-loadscope-reorder") for n in ("3", "1")
-)
+AT_ONCE = ("-n", "3", "--dist", "loadgroup", "--no-loadscope-reorder")
 ALONE = ("-p", "no:xdist")
 # Where constraints, concurrency, aggregates, migrations and the number of queries are tested: a
 # database can change what these find. tests/test_project.py sees that none is forgotten.
@@ -136,9 +134,12 @@ ON_SQLITE_ALONE = (
     "tests/fleet/notifications/test_crash_recovery.py::test_killed_before",
     "tests/fleet/notifications/test_crash_recovery.py::test_killed_while",
     "tests/fleet/notifications/test_outages.py::test_without_redis",
+    "tests/fleet/simulation/test_compiles.py::test_an_accident",
+    "tests/fleet/simulation/test_compiles.py::test_the_alert",
     "tests/fleet/simulation/test_demo_trial_figures.py",
     "tests/fleet/simulation/test_findings.py",
     "tests/fleet/simulation/test_measured_noise.py",
+    "tests/fleet/simulation/test_past.py::test_steps_of",
     "tests/fleet/simulation/test_past.py::test_the_first_fault",
 )
 # PostgreSQL refuses more than SQLite does, and these take long: they are asked there alone.
@@ -191,7 +192,7 @@ def all_tests(arguments: Sequence[str]) -> set[int]:
         ThreadPoolExecutor(1) as background,
     ):
         # In ``shared`` lies what one test process makes for all.
-        on_both = [*AT_ONCE_ON_POSTGRES, *arguments, *skipped, *ON_POSTGRES]
+        on_both = [*ALONE, *arguments, *skipped, *ON_POSTGRES]
         other = background.submit(on_postgres, on_both, log, TRNWATCH_TEST_SHARED=shared)
         print("On SQLite:", flush=True)
         codes = {pytest(*AT_ONCE, *arguments, *left_out, TRNWATCH_TEST_SHARED=shared)}
