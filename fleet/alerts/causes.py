@@ -11,7 +11,8 @@ class CauseText:
     """How alerts name a cause; templates/alerts/_causes.html has its sentence.
 
     ``several`` is what several nodes have, ``part`` what the device number of an alert counts,
-    ``heat`` its name on the heat map, ``metric`` the chart that shows the cause.
+    ``heat`` its name on the heat map, ``metric`` the chart that shows the cause. ``is_pause``: a
+    run with it makes no step.
     """
 
     name: str
@@ -20,6 +21,7 @@ class CauseText:
     heat: str | None = None
     metric: str | None = None
     is_of_run: bool = False
+    is_pause: bool = False
 
 
 _CORES, _EFA_LATENCY = "core_utilization_ratio", "efa_latency_s"
@@ -35,14 +37,14 @@ CAUSES: Mapping[str, CauseText] = {
     "hbm_slow": CauseText("slow HBM", "", "device", "HBM", "hbm_bandwidth_bytes_per_s"),
     "throttle": CauseText("throttling", "throttled devices", "device", "device", _CORES),
     "input_stall": CauseText("input stall"),
-    "checkpoint_slow": CauseText("slow checkpoint", is_of_run=True),
-    "recompile": CauseText("recompile", is_of_run=True),
+    "checkpoint_slow": CauseText("slow checkpoint", is_of_run=True, is_pause=True),
+    "recompile": CauseText("recompile", is_of_run=True, is_pause=True),
     "ecc_uncorrected": CauseText("uncorrected ECC", "", "device", "ECC", "mem_ecc_uncorrected"),
     "device_unhealthy": CauseText("unhealthy device", "unhealthy devices", "device", "device"),
     "device_missing": CauseText("missing device", "missing devices", "device", "device"),
     "node_silent": CauseText("silent node", "no longer report", metric=_CORES),
-    "node_crash": CauseText("crashed node", "crashed", metric=_CORES),
-    "hang": CauseText("hang"),
+    "node_crash": CauseText("crashed node", "crashed", metric=_CORES, is_pause=True),
+    "hang": CauseText("hang", is_pause=True),
     "workers_ended": CauseText("all workers stopped", is_of_run=True),
     "reports_refused": CauseText("refused reports"),
     "workers_missing": CauseText("missing workers", is_of_run=True),
@@ -55,6 +57,7 @@ CAUSES: Mapping[str, CauseText] = {
     "slow_compute": CauseText("slow compute", "slow compute", "device"),
     "network": CauseText("slow network", "slow network", "EFA device", "EFA", _EFA_LATENCY),
 }
+PAUSES = frozenset(name for name, text in CAUSES.items() if text.is_pause)
 LINKS = frozenset(name for name, text in CAUSES.items() if text.part == "EFA device")
 PART_NAMES: Mapping[Part, str] = {"core": "core", "device": "device", "efa_device": "EFA device"}
 

@@ -26,7 +26,7 @@ from fleet.models import Alert, Node, ProbeRequest
 from fleet.runs.agent_requests import LiveAgents, is_allowed
 from telemetry.blocks import FloatArray
 from telemetry.detect import RULES, Finding, names_of
-from telemetry.detect.causes import SIGNATURES, UNKNOWN, kind_of
+from telemetry.detect.causes import CLASSES, SIGNATURES, UNKNOWN, kind_of
 from telemetry.detect.findings import CauseScore, Problem
 from telemetry.evidence.noise import BoolArray
 from telemetry.statistics.peers import lower_median
@@ -35,7 +35,7 @@ from telemetry.store.hot import HotStore
 # The rules whose alerts say that steps are longer.
 SLOW_RUN = names_of(lambda rule: rule.is_slow_run)
 # Causes that telemetry cannot separate further.
-WEAK = ("network", "slow_compute", UNKNOWN)
+WEAK = (*CLASSES, UNKNOWN)
 MAX_SUSPECTS = 3
 # At most this many requests in QUIET, in the whole fleet; one alert asks so many nodes of a run.
 MAX_REQUESTS, QUIET, MAX_OF_RUN = 128, timedelta(minutes=10), 64

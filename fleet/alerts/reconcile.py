@@ -7,6 +7,7 @@ from typing import Any
 from django.db import IntegrityError, connection, transaction
 from django.db.models import Q
 
+from fleet.alerts.causes import PAUSES
 from fleet.alerts.correlation import (
     Group,
     correlate,
@@ -27,7 +28,6 @@ from fleet.alerts.relations import (
     AT_ITS_KEY,
     ECHO,
     EXPLAINED,
-    PAUSES,
     SAME_CULPRIT,
     SAME_KEY,
     Subject,

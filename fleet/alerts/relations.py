@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Generic, Protocol, Self, TypeVar
 
+from fleet.alerts.causes import PAUSES
 from fleet.models import Alert
 from telemetry.detect import RULES, Finding, Rule
 from telemetry.detect.causes import CLASS_OF as CLASS_OF_CAUSE
@@ -26,8 +27,6 @@ CLASS_OF: Mapping[str, str] = {
 NETWORK = CLASS_OF_CAUSE["efa_latency"]
 # A fault of a whole zone shows in these. Cores do not become slow together.
 OF_ZONES = frozenset({NETWORK, "node_silent"})
-# A run with one of these causes makes no step.
-PAUSES = frozenset({"hang", "recompile", "checkpoint_slow", "node_crash"})
 # So many steps may end after an alert about their run until they show that it is still slow, and
 # so many seconds of hardware still show what is over.
 AFTER_STEPS, AFTER_S = 2.0, 30.0

@@ -22,6 +22,7 @@ class FaultKind:
     ``may_grow``: it can have a ramp; others happen at once, or count up.
     ``may_repeat``: it can come and go.
     ``of_many``: it slows several machines equally, so none of them need be named.
+    ``stops_steps``: no step ends while it lasts.
     ``shown_from``: hardware shows it from this magnitude on, whatever it costs (docs/drills.md
     says why); None: it does not.
     """
@@ -40,6 +41,7 @@ class FaultKind:
     may_grow: bool = True
     may_repeat: bool = True
     of_many: bool = False
+    stops_steps: bool = False
     shown_from: float | None = None
 
 
@@ -90,9 +92,9 @@ _FAULTS = (
               "No magnitude. Training continues.", shown_from=0),
     FaultKind("node_crash", "Node crash", None, None, 1, 0, 1,
               "No magnitude. The run hangs, then restarts from its last checkpoint.",
-              may_repeat=False, shown_from=0),
+              may_repeat=False, stops_steps=True, shown_from=0),
     FaultKind("hang", "Hang in a collective", None, None, 1, 0, 1,
-              "No magnitude. No step completes while it lasts."),
+              "No magnitude. No step completes while it lasts.", stops_steps=True),
     FaultKind("seq_imbalance", "Uneven sequence lengths", None, "ratio", 0.8, 0, 20,
               "Extra compute time of the slowest worker of a step.", "run",
               flickers=True, of_many=True),
@@ -100,6 +102,7 @@ _FAULTS = (
               "Extra compute time of the nodes of the long stage.", "any", of_many=True),
 )  # fmt: skip
 FAULTS: Mapping[str, FaultKind] = {kind.name: kind for kind in _FAULTS}
+STOPS = frozenset(kind.name for kind in _FAULTS if kind.stops_steps)
 SLOW_COMPUTE = frozenset(kind.name for kind in _FAULTS if kind.slows_compute)
 # Those of hardware slow the step under way; what a step consists of changes with the next one.
 HARDWARE_KINDS = frozenset(

@@ -17,6 +17,7 @@ from telemetry.simulate.faults import (
     FAULTS,
     HARDWARE_KINDS,
     SLOW_COMPUTE,
+    STOPS,
     slowdown,
 )
 from telemetry.simulate.noise import mixed, stream, windows
@@ -29,9 +30,8 @@ EVALUATION_S = 60.0
 # Events that interrupt training, and those that change who takes part.
 COMPILES = "planned_compile"
 MEMBERSHIP = ("scale_change", "node_joins", "node_leaves")
-# One-off events that a step makes room for, and events that hold up a step.
+# One-off events that a step makes room for.
 ONE_OFF = ("checkpoint", "evaluation", "recompile", "checkpoint_slow")
-STOPS = ("hang", "node_crash")
 # A magnitude that grows does so in so many ramp steps.
 N_RAMP_STEPS = 32
 # What a step meets of a fault that comes and goes within few steps is known to this share.
@@ -415,7 +415,7 @@ def conditions(script: Script, acts: tuple[Act, ...]) -> Conditions:
         tokens=round(plan.tokens * batch),
         uneven_ratio=sum(act.magnitude for act in acts if act.kind == "seq_imbalance"),
         active=active,
-        stuck=tuple(a for a in acts if a.kind in {"hang", "node_crash"} and active[a.rows].any()),
+        stuck=tuple(a for a in acts if a.kind in STOPS and active[a.rows].any()),
     )
 
 
