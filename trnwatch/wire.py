@@ -85,12 +85,15 @@ class ServerConnection:
         self._used_s = 0.0
 
     def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> ServerResponse:
-        """Post lines in gzip; raises OSError, ValueError or HTTPException without a response."""
+        """Post lines, in gzip if ``headers`` do not say otherwise.
+
+        Raises OSError, ValueError or HTTPException without a response.
+        """
         sent = {
+            "Content-Encoding": "gzip",
             **headers,
             "Authorization": f"Bearer {self._token()}",
             "Content-Type": "application/x-ndjson",
-            "Content-Encoding": "gzip",
         }
         now_s = time.monotonic()
         if now_s - self._used_s > KEEP_ALIVE_S:

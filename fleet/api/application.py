@@ -60,14 +60,14 @@ RESPONSES = {
     "409": "It conflicts with the current state.",
     "412": "It has changed (`If-Match`).",
     "413": "The body is too large.",
-    "415": "The content encoding is not supported; only gzip is.",
+    "415": "The content encoding is not supported; gzip and zstd are.",
     "429": "Too many requests; `Retry-After` says when to try again.",
     "503": "A store is unavailable; `Retry-After` says when to try again.",
 }
 INGEST = Path(__file__).with_name("ingest.yaml")
 LINES = (
-    "Lines are JSON, one object each, at most 10,000; `Content-Encoding: gzip` is supported. "
-    "`x-line-schema` describes a line."
+    "Lines are JSON, one object each, at most 10,000; `Content-Encoding: gzip` and `zstd` are "
+    "supported. `x-line-schema` describes a line."
 )
 READ_ERRORS = ("400", "401", "403", "404", "405", "429", "503")
 WRITE_ERRORS = (*READ_ERRORS, "409", "412", "413")

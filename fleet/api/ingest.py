@@ -27,6 +27,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
 )
 from redis.exceptions import RedisError
+from zstandard import ZstdError
 
 from fleet.access.audit import explain_problem
 from fleet.access.throttling import RateLimiter, RequestGate, WorkBudget
@@ -44,7 +45,7 @@ from fleet.ingest.prometheus import QueueFullError, queue
 from fleet.ingest.steps import StepIngest, StepIngestResult
 from fleet.models import Token
 from fleet.models.problem import ProblemError, problem
-from fleet.ops.compression import gunzip_pieces
+from fleet.ops.compression import UNPACKERS
 from telemetry.errors import whole_number
 from telemetry.ingest import limits, otlp
 from telemetry.ingest.lines import RefusedError, join_documents
@@ -117,16 +118,18 @@ class IngestRequest:
         return value_s
 
     def unpacked(self, *, max_bytes: int) -> bytes:
-        """Return the body without gzip; refuse other encodings."""
-        encoding = self.headers.get("content-encoding", "").strip().lower()
-        if encoding not in {"", "identity", "gzip", "x-gzip"}:
-            detail = f"Content-Encoding {encoding[:40]!r} is not supported. Use gzip."
-            raise ProblemError(415, detail, field="Content-Encoding")
+        """Return the body without gzip or zstd; refuse other encodings."""
+        encoding = self.headers.get("content-encoding", "").strip().lower() or "identity"
+        if encoding not in {"identity", *UNPACKERS}:
+            detail = f"Content-Encoding {encoding[:40]!r} is not supported. Use gzip or zstd."
+            accepted = {"Accept-Encoding": "gzip, zstd"}
+            raise ProblemError(415, detail, field="Content-Encoding", headers=accepted)
         # It is read once: what comes next takes its room.
         body, self.body = self.body, b""
-        if not encoding.endswith("gzip"):
+        if encoding == "identity":
             return body
-        return _gunzip(body, max_bytes=limits.most_unpacked(len(body), max_bytes))
+        most = limits.most_unpacked(len(body), max_bytes)
+        return _unpack(body, encoding.removeprefix("x-"), max_bytes=most)
 
     def lines(self, *, max_bytes: int) -> list[bytes]:
         """Return the lines of the unpacked body; refuse other encodings and unusable bodies."""
@@ -337,18 +340,19 @@ def check_utf8(field: str, raw: bytes) -> None:
         raise ProblemError(400, detail, field=field) from error
 
 
-def _gunzip(packed: bytes, *, max_bytes: int) -> bytes:
+def _unpack(packed: bytes, encoding: str, *, max_bytes: int) -> bytes:
     # Its value is no copy; joining a list of pieces would take the memory twice.
     unpacked = BytesIO()
     try:
-        for piece in gunzip_pieces(packed):
+        for piece in UNPACKERS[encoding](packed):
             unpacked.write(piece)
             if unpacked.tell() > max_bytes:
                 raise too_large(max_bytes, unpacked=True)
     except EOFError as error:
-        raise ProblemError(400, "The gzip body ends early.", field="body") from error
-    except (zlib.error, ValueError) as error:
-        raise ProblemError(400, f"The body is not gzip: {error}.", field="body") from error
+        raise ProblemError(400, f"The {encoding} body ends early.", field="body") from error
+    except (zlib.error, ZstdError, ValueError) as error:
+        detail = f"The body is not {encoding}: {error}."
+        raise ProblemError(400, detail, field="body") from error
     return unpacked.getvalue()
 
 

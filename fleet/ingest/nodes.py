@@ -40,8 +40,9 @@ from telemetry.units import DAY_S
 # Redis, by node: seconds between reports, clock skew, and the state of the clock estimate, so that
 # a web process that starts does not mistake queueing for a wrong clock.
 TIMINGS = "ingest:manners"
-# Line formats besides the plain one; responses list them, and senders use only those listed.
-TAKES = ("columns",)
+# A line format besides the plain one, and an encoding besides gzip; responses list them, and
+# senders use only those listed.
+TAKES = ("columns", "zstd")
 
 # A node's newest report is stored at most this often, or when its processes change: its values
 # change slowly, and packing it costs more than reading it.

@@ -15,6 +15,7 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from trnwatch.surroundings import instance_id, metadata_labels
@@ -185,13 +186,32 @@ def encode_lines(
     return b"".join(pieces)
 
 
+def _zstd() -> Callable[[bytes], bytes] | None:
+    """Return the standard library's compressor (Python 3.14), or an installed one, if any."""
+    for module in ("compression.zstd", "zstandard"):
+        with suppress(ImportError):
+            compress: Callable[[bytes], bytes] = import_module(module).compress
+            return compress
+    return None
+
+
+# Smaller than gzip by a tenth, in half the time.
+zstd = _zstd()
+
+
 def encode_columns_body(
-    run: FrameGroup, stream: str, health: Mapping[str, Any], clock: Clock, now: Moment
+    run: FrameGroup,
+    stream: str,
+    health: Mapping[str, Any],
+    clock: Clock,
+    now: Moment,
+    *,
+    pack: Callable[[bytes], bytes] = gzip_member,
 ) -> bytes:
-    """Return frames of one template as a gzip body of one line."""
+    """Return frames of one template as a packed body of one line."""
     at_s = [clock.wall_of(frame.made, frame.boot, now=now) for frame in run.frames]
     seq = [frame.seq for frame in run.frames]
-    return gzip_member(encode_columns(run.rows, stream=stream, seq=seq, at_s=at_s, health=health))
+    return pack(encode_columns(run.rows, stream=stream, seq=seq, at_s=at_s, health=health))
 
 
 class Health:

@@ -23,8 +23,9 @@ from telemetry.agent.reports import (
     encode_columns_body,
     encode_lines,
     group_frames,
+    zstd,
 )
-from telemetry.agent.spool import Frame, Spool
+from telemetry.agent.spool import Frame, Spool, gzip_member
 
 MAX_LINES = 120
 MAX_BYTES = 512_000
@@ -62,7 +63,7 @@ class AgentSender(threading.Thread):
         self._on_response = on_response
         self._max_lines = MAX_LINES
         self._n_failed = 0
-        self._takes_columns = False
+        self._takes_columns = self._takes_zstd = False
         self._is_over = threading.Event()
 
     def run(self) -> None:
@@ -141,14 +142,18 @@ class AgentSender(threading.Thread):
     def _send(self, run: FrameGroup) -> ServerResponse:
         now, frames = self._clock.now(), run.frames
         health = self._health.summary(n_waiting=max(0, self._spool.n_waiting - len(frames)))
-        write = (
-            partial(encode_columns_body, run) if run.is_columns else partial(encode_lines, frames)
-        )
-        packed = write(self._spool.stream, health, self._clock, now)
         headers = {"X-Trnwatch-At": f"{now.wall_s:.6f}", "X-Trnwatch-Up": f"{now.up_s:.6f}"}
         if run.is_columns:
             # They are seconds old: the server may batch them with requests of other nodes.
             headers["Prefer"] = "wait=1"
+            pack: Callable[[bytes], bytes] = gzip_member
+            if zstd is not None and self._takes_zstd:
+                headers["Content-Encoding"], pack = "zstd", zstd
+            write = partial(encode_columns_body, run, pack=pack)
+        else:
+            # Their lines are in gzip since they were spooled.
+            write = partial(encode_lines, frames)
+        packed = write(self._spool.stream, health, self._clock, now)
         try:
             return self._wire.post(PATHS[frames[0].kind] + self._query, packed, headers)
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -158,7 +163,8 @@ class AgentSender(threading.Thread):
         self._n_failed = 0
         self._max_lines = min(MAX_LINES, 2 * self._max_lines)
         self._health.problem("server", "")
-        self._takes_columns = "columns" in (response.body.get("takes") or ())
+        takes = response.body.get("takes") or ()
+        self._takes_columns, self._takes_zstd = "columns" in takes, "zstd" in takes
         self._on_response(response.body)
         refused = response.body.get("refused") or []
         self._health.add("n_refused", int(response.body.get("n_refused") or 0))

@@ -12,11 +12,13 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+import zstandard
 from django.http import HttpRequest, HttpResponse
 from django.test import Client, RequestFactory
 
 from fleet.api import ingest
 from fleet.models import Token
+from fleet.ops.compression import unzstd_pieces
 from telemetry.store.hot import HotStore
 from tests.fleet.api.conftest import URL, Post
 from tests.helpers import NOON
@@ -38,6 +40,51 @@ def test_gzip_in_several_members_is_understood(post: Post) -> None:
     assert post(packed, Content_Encoding="gzip").json()["accepted"] == 5
 
 
+def streamed(data: bytes) -> bytes:
+    """Pack as a program does that does not know the size when it begins."""
+    packer = zstandard.ZstdCompressor().compressobj()
+    return packer.compress(data) + packer.flush()
+
+
+@pytest.mark.parametrize("pack", [zstandard.compress, streamed])
+def test_zstd_is_understood(post: Post, pack: Callable[[bytes], bytes]) -> None:
+    packed = pack(stream("trn1.32xlarge"))
+
+    assert post(packed, Content_Encoding="zstd").json()["accepted"] == 5
+
+
+def test_zstd_in_several_frames_is_understood(post: Post) -> None:
+    packed = b"".join(zstandard.compress(line + b"\n") for line in lines("trn1.2xlarge"))
+
+    assert post(packed, Content_Encoding="zstd").json()["accepted"] == 5
+
+
+def wide_window() -> bytes:
+    """Pack so that unpacking takes 64 MiB."""
+    wide = zstandard.ZstdCompressionParameters(window_log=26)
+    packer = zstandard.ZstdCompressor(compression_params=wide).compressobj()
+    return packer.compress(TRN2[0]) + packer.flush()
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        b"no zstd",
+        zstandard.compress(TRN2[0])[:-30],
+        zstandard.compress(TRN2[0])[:3],
+        zstandard.compress(TRN2[0]) + b"more",
+        wide_window(),
+    ],
+    ids=["plain", "cut", "head", "more", "window"],
+)
+def test_broken_zstd_is_a_bad_request(post: Post, hot: HotStore, packed: bytes) -> None:
+    response = post(packed, Content_Encoding="zstd")
+
+    assert (response.status_code, response.json()["field"]) == (400, "body")
+    assert "zstd" in response.json()["detail"]
+    assert hot.shards() == ()
+
+
 @pytest.mark.parametrize(
     "packed",
     [b"no gzip", gzip.compress(TRN2[0])[:-30], b"\x1f\x8b", zlib.compress(TRN2[0])],
@@ -49,12 +96,19 @@ def test_broken_gzip_is_a_bad_request(post: Post, packed: bytes) -> None:
     assert (response.status_code, response.json()["field"]) == (400, "body")
 
 
-def test_a_bomb_is_defused(post: Post, hot: HotStore) -> None:
-    bomb = gzip.compress(b"\0" * 500 * MB, compresslevel=9)
-    assert len(bomb) < MB
+@pytest.mark.parametrize(
+    ("encoding", "pack"),
+    [("gzip", gzip.compress), ("zstd", zstandard.compress), ("zstd", streamed)],
+    ids=["gzip", "zstd", "zstd without a size"],
+)
+def test_a_bomb_is_defused(
+    post: Post, hot: HotStore, encoding: str, pack: Callable[[bytes], bytes]
+) -> None:
+    bomb = pack(b"\0" * 500 * MB)
+    assert len(bomb) < 3 * MB
 
     began = time.process_time()
-    response = post(bomb, Content_Encoding="gzip")
+    response = post(bomb, Content_Encoding=encoding)
 
     assert response.status_code == 413
     assert "once unpacked" in response.json()["detail"]
@@ -62,10 +116,22 @@ def test_a_bomb_is_defused(post: Post, hot: HotStore) -> None:
     assert hot.shards() == ()
 
 
+def test_little_is_unpacked_of_a_bomb() -> None:
+    bomb = streamed(b"\0" * 500 * MB)
+    tracemalloc.start()
+    try:
+        pieces = unzstd_pieces(bomb)
+        assert sum(len(next(pieces)) for _ in range(5)) < 25 * MB
+        assert tracemalloc.get_traced_memory()[1] < 25 * MB
+    finally:
+        tracemalloc.stop()
+
+
 REFUSED = {
     "plain": (b"{" * 900_000, ""),
     "unknown": (b"x" * 900_000, "br"),
     "gzip": (gzip.compress(b"") * 45_000 + b"x", "gzip"),
+    "zstd": (zstandard.compress(b"") * 60_000 + b"x", "zstd"),
     "snappy": (b"\xff" * 900_000, "snappy"),
 }
 
@@ -129,6 +195,7 @@ def test_an_unknown_encoding_is_refused(post: Post) -> None:
     response = post(TRN2[0], Content_Encoding="br")
 
     assert (response.status_code, response.json()["field"]) == (415, "Content-Encoding")
+    assert response.headers["Accept-Encoding"] == "gzip, zstd"
 
 
 def test_a_form_is_refused(client: Client, secret: str, redis_url: str) -> None:

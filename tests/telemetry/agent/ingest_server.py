@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import zstandard
+
 # A status, a body, and headers.
 Response = tuple[int, Mapping[str, Any], Mapping[str, str]]
 
@@ -62,7 +64,9 @@ def _handler(reported: Server) -> type[BaseHTTPRequestHandler]:
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
-            body = gzip.decompress(self.rfile.read(int(self.headers["Content-Length"])))
+            packed = self.rfile.read(int(self.headers["Content-Length"]))
+            is_zstd = self.headers["Content-Encoding"] == "zstd"
+            body = zstandard.decompress(packed) if is_zstd else gzip.decompress(packed)
             lines = [json.loads(line) for line in body.splitlines()]
             default: Response = (200, {"accepted": len(lines), "refused": []}, {})
             status, answer, headers = reported.answers.pop(0) if reported.answers else default

@@ -57,6 +57,38 @@ def test_a_server_that_is_an_older_one_now_gets_the_same_reports_as_they_are(
     assert node.health.summary(n_waiting=0)["n_refused"] == 0
 
 
+def test_columns_are_packed_with_zstd_only_for_a_server_that_says_so(
+    node: Node, server: Server
+) -> None:
+    both: Response = (200, {"accepted": 1, "takes": ["columns", "zstd"]}, {})
+    server.answers = [both, both, UNDERSTOOD, UNDERSTOOD]
+    encodings = []
+    for n in (1, 2, 2, 2):
+        measuring(node, n)
+        node.sender.deliver()
+        encodings.append(server.requests[-1].headers["Content-Encoding"])
+
+    # Single lines are in gzip since they were spooled.
+    assert encodings == ["gzip", "zstd", "zstd", "gzip"]
+    assert [len(request.lines[0]["columns"]["seq"]) for request in server.requests[1:]] == [2] * 3
+
+
+def test_a_server_that_refuses_zstd_gets_the_same_reports_in_gzip(
+    node: Node, server: Server
+) -> None:
+    measuring(node, 1)
+    both: Response = (200, {"accepted": 1, "takes": ["columns", "zstd"]}, {})
+    server.answers = [both, (415, {"detail": "not supported"}, {})]
+    node.sender.deliver()
+    measuring(node, 2)
+    while node.spool.n_waiting:
+        node.sender.deliver()
+
+    assert [request.headers["Content-Encoding"] for request in server.requests] == ["gzip"] * 2
+    assert [line["report"]["x"] for line in server.requests[-1].lines] == [0, 1]
+    assert node.health.summary(n_waiting=0)["n_refused"] == 0
+
+
 def test_runs_follow_each_other_without_a_rest_and_in_order(node: Node, server: Server) -> None:
     measuring(node, 1)
     server.answers = [UNDERSTOOD] * 4
