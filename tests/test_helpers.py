@@ -1,5 +1,6 @@
 """The test helpers work."""
 
+import sys
 import urllib.request
 from pathlib import Path
 
@@ -72,16 +73,17 @@ def test_a_program_has_the_environment_it_was_given_and_nothing_of_ours_before(
 ) -> None:
     script = tmp_path / "script.py"
     script.write_text(
-        "import os, sys\n"
-        "print(sorted(os.environ), sys.argv[1:])\n"
+        "import os, psutil, sys\n"
+        "print(sorted(os.environ), sys.argv[1:], ' '.join(psutil.Process().cmdline()))\n"
         "print([name for name in sys.modules if name.startswith(('fleet', 'telemetry'))])\n"
         "sys.exit('ended')\n"
     )
 
+    python = Path(sys.executable).name
     done = warm.run([str(script), "a b"], env={"TRNWATCH_X": "1"})
 
     assert done.returncode == 1
-    assert done.stdout.splitlines() == ["['TRNWATCH_X'] ['a b']", "[]"]
+    assert done.stdout.splitlines() == [f"['TRNWATCH_X'] ['a b'] {python} {script} a b", "[]"]
     assert done.stderr == "ended\n"
 
 

@@ -190,10 +190,11 @@ def become(request: Mapping[str, Any], stdout: int, stderr: int) -> list[str]:
     os.dup2(stderr, 2)
     os.closerange(3, FREE_FROM)
     os.chdir(request["cwd"])
+    command: list[str] = request["command"]
+    # It finds its place by the environment that this process began with.
+    setproctitle(" ".join([Path(sys.executable).name, *command]))
     os.environ.clear()
     os.environ.update(request["env"])
-    command: list[str] = request["command"]
-    setproctitle(" ".join([Path(sys.executable).name, *command]))
     gc.enable()
     return command
 
