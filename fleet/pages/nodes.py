@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 from django.contrib import messages
-from django.db.models import F, Q
+from django.core.paginator import Page, Paginator
+from django.db.models import F, Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
@@ -18,6 +19,7 @@ from fleet.access.roles import requires
 from fleet.alerts.causes import cause_name
 from fleet.alerts.text import AlertText
 from fleet.charts import nodes as charts
+from fleet.charts.heat import NODES_PER_PAGE
 from fleet.charts.nodes import charts_of, note_of, unmeasured_of
 from fleet.costs.problem_nodes import problem_nodes
 from fleet.ingest.nodes import timing_of
@@ -25,11 +27,11 @@ from fleet.ingest.samples import UNDER_WAY, refusal_of
 from fleet.models import Alert, Node, Run, SampleRequest
 from fleet.models.node import address
 from fleet.pages.frozen import frozen_node, window_context
-from fleet.pages.render import Filter, HtmxRequest, period_days, render_page
+from fleet.pages.render import Filter, HtmxRequest, period_days, render_page, with_page
 from fleet.pages.text import node_headline
 from fleet.runs.retirement import retire, unretire
 from fleet.runs.state import own_pause_s
-from fleet.runs.summaries import NodeNow, nodes_now, runs_now
+from fleet.runs.summaries import NodeNow, nodes_in_use, nodes_now, runs_now
 from telemetry import catalog
 from telemetry.blocks import Block, FloatArray
 from telemetry.errors import FieldError
@@ -53,11 +55,8 @@ class NodeFilter(Filter):
     label: str = ""
     q: str = ""
 
-    def matches(self, rows: Iterable["NodeRow"]) -> list["NodeRow"]:
-        """Return the rows that match; one query where more than the state is given."""
-        rows = [row for row in rows if self.state in ("", row.state)]
-        if not (self.run or self.type or self.label or self.q):
-            return rows
+    def nodes(self) -> QuerySet[Node]:
+        """Return the nodes that match but for their state now, by run and rank."""
         is_unassigned = self.run == "none"
         nodes = Node.objects.filter_by(
             run="" if is_unassigned else self.run,
@@ -66,8 +65,9 @@ class NodeFilter(Filter):
             text=self.q,
             label=self.label,
         )
-        keys = set(nodes.values_list("pk", flat=True))
-        return [row for row in rows if row.node.pk in keys]
+        nodes = nodes.filter(retired_at__isnull=self.state != "retired").select_related("run")
+        nodes = nodes.defer("labels", "run__labels", "run__plan", "run__clock")
+        return nodes.order_by(RUN_OR_LAST, "rank", "name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,28 +108,43 @@ def rows_of(hot: HotStore, nodes: Iterable[Node], *, now: datetime) -> list[Node
     ]
 
 
-def nodes_context(**filters: str) -> dict[str, Any]:
-    keep, now = NodeFilter.of(filters), timezone.now()
-    is_retired = keep.state == "retired"
-    nodes = (
-        Node.objects.filter(retired_at__isnull=not is_retired)
-        .prefetch_related("run")
-        .defer("labels")
-    )
-    nodes = nodes.order_by(RUN_OR_LAST, "rank", "name")
-    rows = rows_of(hot_store(), nodes, now=now)
-    n_up = sum(row.now.is_up for row in rows)
+def worst_rows(rows: Sequence[NodeRow]) -> Sequence[NodeRow]:
+    """Return what a page shows of many nodes: those with an alert first, then silent ones."""
+    if len(rows) <= NODES_PER_PAGE:
+        return rows
+    # Of those that are awaited nothing is known to be wrong.
+    place = {state: number for number, state in enumerate(STATES)}
+    return sorted(rows, key=lambda row: place.get(row.state, place["up"]))[:NODES_PER_PAGE]
+
+
+def nodes_context(page: str = "1", **filters: str) -> dict[str, Any]:
+    """Return one page of the nodes that match; only a state now needs figures of all of them."""
+    keep, now, hot = NodeFilter.of(filters), timezone.now(), hot_store()
+    counts, nodes = nodes_in_use(hot, now_s=now.timestamp()), keep.nodes()
+    if keep.state:
+        known = [row for row in rows_of(hot, nodes, now=now) if row.state == keep.state]
+        listing: Page[Any] = Paginator(known, NODES_PER_PAGE).get_page(page)
+        rows = [*listing]
+    else:
+        pages = Paginator(nodes, NODES_PER_PAGE)
+        if not keep.query:
+            pages.count = counts.n_nodes
+        listing = pages.get_page(page)
+        rows = rows_of(hot, listing, now=now)
     return {
-        "rows": keep.matches(rows),
-        "n_nodes": 0 if is_retired else len(rows),
-        "has_filter": bool(rows) or Node.objects.exists(),
-        "n_up": n_up,
-        "n_silent": sum(row.now.is_silent for row in rows),
+        "rows": rows,
+        "page": listing,
+        "n_found": listing.paginator.count,
+        "n_nodes": counts.n_nodes,
+        "has_filter": bool(counts.n_nodes) or Node.objects.exists(),
+        "n_up": counts.n_up,
+        "n_silent": counts.n_silent,
         "keep": keep,
+        "stream_filters": with_page(keep.query, listing.number),
         "states": STATES,
-        "runs": sorted({row.node.run.name for row in rows if row.node.run}),
-        "has_unassigned": any(row.node.run is None for row in rows),
-        "types": sorted({row.node.instance_type for row in rows}),
+        "runs": sorted(filter(None, counts.runs)),
+        "has_unassigned": None in counts.runs,
+        "types": sorted(counts.types),
     }
 
 

@@ -44,6 +44,13 @@ RESOLVED_SHOWN = 3
 SHARES_S = 15 * 60
 LIMIT_RATIO = 0.25
 MOST_PAST_RUNS = 40
+# Most of what a tab may be sent: 20 kB a second.
+HEAT_BYTES_PER_S = 16_000
+# What is shown of each of many thousand nodes.
+OF_NODES = (
+    *("name", "run", "rank", "shard", "source", "instance_type", "n_cores", "n_devices"),
+    *("retired_at", "last_seen_at"),
+)
 
 
 @require_safe
@@ -61,7 +68,7 @@ def overview_context() -> dict[str, Any]:
     alerts = list(Alert.objects.open().worst_first().select_related("run", "node"))
     runs = runs_now(hot, Run.objects.active(), now_s=now_s, alerts=alerts)
     # A few runs have many nodes: fetched once each, not with every node.
-    in_use = Node.objects.unretired().prefetch_related("run").defer("labels")
+    in_use = Node.objects.unretired().prefetch_related("run").only(*OF_NODES)
     known = nodes_now(hot, in_use, now_s=now_s, latest=blocks)
     nodes = [node for node in known if node.is_up or node.is_silent or node.is_awaited]
     tick = max((block.tick for block in blocks.values()), default=None)
@@ -77,6 +84,7 @@ def overview_context() -> dict[str, Any]:
     since = now - timedelta(days=1)
     resolved = Alert.objects.filter(resolved_at__gte=since).select_related("run", "node")
     resolved = resolved.order_by("-resolved_at")
+    groups = heat_groups(nodes, alerts, blocks.values())
     return {
         "is_demo": settings.DEMO,
         "fleet": fleet,
@@ -84,7 +92,8 @@ def overview_context() -> dict[str, Any]:
         "as_of": datetime.fromtimestamp(fleet.tick, UTC) if fleet.tick else None,
         "runs": runs,
         "run_rows": rows_with_alerts(runs, alerts, now=now),
-        "groups": heat_groups(nodes, alerts, blocks.values()),
+        "groups": groups,
+        "is_by_node": any(row.n_nodes > 1 for group in groups for row in group.rows),
         "n_cores": sum(node.node.n_cores for node in nodes),
         "alerts": [AlertText(alert, now) for alert in alerts],
         "resolved": [AlertText(alert, now) for alert in resolved[:RESOLVED_SHOWN]],
@@ -93,8 +102,11 @@ def overview_context() -> dict[str, Any]:
 
 
 def overview_heat(context: Mapping[str, Any]) -> dict[str, str]:
-    """Return every core of the fleet, for the live heat map: packed bytes by node."""
-    return {row.now.node.name: row.cores for group in context["groups"] for row in group.rows}
+    """Return rows of the live heat map, packed: all of them, or of many those whose turn it is."""
+    rows = [row for group in context["groups"] for row in group.rows]
+    n_turns = -(-sum(len(row.cores) for row in rows) // HEAT_BYTES_PER_S) or 1
+    turn = (context["fleet"].tick or 0) % n_turns
+    return {row.name: row.cores for row in rows[turn::n_turns]}
 
 
 @gzip_page

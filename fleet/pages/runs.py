@@ -24,7 +24,7 @@ from fleet.models.node import address
 from fleet.pages.costs import brief_money
 from fleet.pages.frozen import frozen_run, frozen_run_alerts, run_in_window, window_context
 from fleet.pages.imported_runs import log_context, log_page, trace_context, trace_page
-from fleet.pages.nodes import rows_of
+from fleet.pages.nodes import rows_of, worst_rows
 from fleet.pages.render import WEEK_DAYS, Filter, HtmxRequest, period_days, render_page, with_page
 from fleet.pages.text import run_headline
 from fleet.runs.compile_summaries import (
@@ -162,7 +162,8 @@ def run_context(name: str, *, is_whole: bool = False) -> dict[str, Any]:
             "alerts": [AlertText(alert, now) for alert in alerts],
             "n_resolved": run.alerts.exclude(resolved_at=None).count(),
             "drills": drills_of(run, now=now),
-            "rows": rows,
+            "rows": worst_rows(rows),
+            "n_found": len(rows),
             "hardware_flops": flops_now([row.now for row in rows]),
             "hbm": hbm_now(hot, [row.now for row in rows], now_s=now.timestamp()),
             "can_drill": settings.ALLOW_DRILLS and run.is_simulated and run.finished_at is None,

@@ -145,7 +145,7 @@ TOPICS: Mapping[str, Topic] = {
         nodes.nodes_context,
         "nodes/node_list.html",
         nodes.LIST_PARTIALS,
-        filters=nodes.NodeFilter.names(),
+        filters=(*nodes.NodeFilter.names(), "page"),
     ),
     "node": Topic(
         nodes.node_context,

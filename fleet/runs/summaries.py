@@ -288,9 +288,10 @@ def nodes_now(
     latest: Mapping[str, Block] | None = None,
 ) -> list[NodeNow]:
     """Summarise each node by its newest block; ``latest`` are the blocks, if already read."""
-    figures = latest_figures((hot.latest() if latest is None else latest).values())
-    seen, quiet_s = hot.last_seen(), hot.quiet_s()
     nodes = list(nodes)
+    shards = {node.shard for node in nodes}
+    figures = latest_figures((hot.latest(shards) if latest is None else latest).values())
+    seen, quiet_s = hot.last_seen(shards), hot.quiet_s()
     by_job = (
         reporting_nodes(hot) if any(node.source == Node.Source.STEPS for node in nodes) else {}
     )
@@ -379,20 +380,39 @@ def hbm_now(hot: HotStore, nodes: Sequence[NodeNow], *, now_s: float) -> HbmNow 
     return HbmNow(total, total / peak if is_known else None, peak, is_estimated, len(rates_of))
 
 
-def reporting_now(hot: HotStore, *, now_s: float) -> tuple[int, int]:
-    """Count the nodes that report, and those that should."""
+@dataclass(slots=True)
+class NodesInUse:
+    """Counts of the nodes that are not retired, and what they train and are."""
+
+    n_nodes: int = 0
+    n_up: int = 0
+    n_expected: int = 0
+    n_silent: int = 0
+    runs: set[str | None] = field(default_factory=set)
+    types: set[str] = field(default_factory=set)
+
+
+def nodes_in_use(hot: HotStore, *, now_s: float) -> NodesInUse:
+    """Count the nodes that report, those that should, and those that should and do not."""
     seen, by_job, quiet_s = hot.last_seen(), reporting_nodes(hot), hot.quiet_s()
-    expected = Node.objects.expected().values_list("name", "source")
-    reporting = [
-        _is_reporting(
-            source,
-            (by_job if source == Node.Source.STEPS else seen).get(name),
-            now_s,
-            quiet_s=quiet_s.get(name, 0),
-        )
-        for name, source in expected
-    ]
-    return sum(reporting), len(reporting)
+    fields = "name", "source", "instance_type", "run__name", "run__finished_at"
+    counts = NodesInUse()
+    for name, source, kind, run, ended_at in Node.objects.unretired().values_list(*fields):
+        seen_s = (by_job if source == Node.Source.STEPS else seen).get(name)
+        is_up = _is_reporting(source, seen_s, now_s, quiet_s=quiet_s.get(name, 0))
+        counts.n_nodes += 1
+        counts.n_up += is_up
+        counts.n_expected += ended_at is None
+        counts.n_silent += ended_at is None and not is_up
+        counts.runs.add(run)
+        counts.types.add(kind)
+    return counts
+
+
+def reporting_now(hot: HotStore, *, now_s: float) -> tuple[int, int]:
+    """Count the nodes that report of those that should, and those."""
+    counts = nodes_in_use(hot, now_s=now_s)
+    return counts.n_expected - counts.n_silent, counts.n_expected
 
 
 def _is_reporting(source: str, seen_s: float | None, now_s: float, *, quiet_s: int) -> bool:

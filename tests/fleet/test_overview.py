@@ -3,6 +3,7 @@
 import re
 import time
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pytest
 from django.test import Client
@@ -11,6 +12,7 @@ from django.utils.html import strip_tags
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from fleet.models import Alert, Node, Run
+from fleet.pages.overview import overview_heat
 from telemetry.store.hot import HotStore
 from tests.alerts import straggling
 from tests.fleet.test_anonymous_access import member
@@ -336,3 +338,18 @@ def test_it_shows_how_late_the_ticks_are(client: Client, hot: HotStore, alive: R
 
     hot.gauge("tick_lateness_s", 4.2)
     assert re.search(r"4\.20?\s*s late", text(client))
+
+
+def test_of_many_rows_of_the_heat_map_each_has_its_turn() -> None:
+    row = SimpleNamespace(cores="x" * 100)
+    rows = [SimpleNamespace(name=f"n{i}", **vars(row)) for i in range(400)]
+
+    def sent(tick: int) -> set[str]:
+        context = {"groups": [SimpleNamespace(rows=rows)], "fleet": SimpleNamespace(tick=tick)}
+        return set(overview_heat(context))
+
+    turns = [sent(tick) for tick in range(3)]
+    assert max(len(turn) for turn in turns) * 100 <= 20_000
+    assert set.union(*turns) == {row.name for row in rows}
+    rows[10:] = []
+    assert sent(0) == sent(1) == {f"n{i}" for i in range(10)}

@@ -1,15 +1,18 @@
 // The fleet's heat map: one strip of pixels per node, one pixel per core, cividis. A core leads to
 // the page of its device: by click, by arrow keys and Enter, by a finger and the link that it shows.
+// In a large fleet a strip is many nodes and a pixel is one of them: it leads to their list.
 import { CIVIDIS } from "./palette.js";
 import { say } from "./shell.js";
 import { ABSENT } from "./units.js";
 
 const NO_DATA = 255;
 const FULL = 254;
+const NODES_PER_PAGE = 100; // of the list of nodes
 const cores = new Map(); // node → bytes
 let tip = null;
 
 const decode = (text) => Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
+const runOf = (row) => row.parentElement.getAttribute("aria-label");
 const nodeOf = (row) => row.id.slice("heat-".length);
 const percent = (byte) => (byte === NO_DATA ? ABSENT : `${Math.round((byte / FULL) * 100)}\u202f%`);
 
@@ -55,18 +58,24 @@ function rove(to = null) {
   for (const link of all) link.tabIndex = link === chosen ? 0 : -1;
 }
 
-/** The page of the device that a core belongs to; of a node without devices its own. */
+/** The page of the device that a core belongs to; of a node without devices its own; the list that a node is on. */
 function addressOf(row, core) {
-  const { each } = row.dataset;
+  const { each, place } = row.dataset;
+  if (place) {
+    const list = new URL(linkOf(row).href);
+    list.searchParams.set("page", Math.floor((Number(place) + core) / NODES_PER_PAGE) + 1);
+    return list.href;
+  }
   return each ? `${linkOf(row).href}devices/${Math.floor(core / each)}/` : linkOf(row).href;
 }
 
 function describe(row, core) {
   const bytes = cores.get(nodeOf(row));
   if (!bytes) return "";
-  const { each } = row.dataset;
+  const { each, place } = row.dataset;
   const device = each ? [`device ${Math.floor(core / each)}`] : [];
-  const text = [nodeOf(row), ...device, `core ${core}`, percent(bytes[core])].join(" · ");
+  const which = place ? [`node ${Number(place) + core + 1} of ${runOf(row)}`] : [nodeOf(row), ...device, `core ${core}`];
+  const text = [...which, percent(bytes[core])].join(" · ");
   tip.textContent = text;
   return text;
 }

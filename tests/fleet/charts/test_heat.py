@@ -23,7 +23,7 @@ def up(node: Node) -> NodeNow:
 
 def test_a_core_is_a_byte_and_a_silent_one_has_its_own() -> None:
     cores = np.array([[0.0, 0.5, 1.0, np.nan], [-0.1, 1.2, 0.25, 0.004]])
-    reported = packed_cores([block(core_utilization_ratio=cores)])
+    reported = packed_cores([block(core_utilization_ratio=cores)], {"steady", "limping"})
 
     assert unpacked(reported["steady"]) == [0, 127, 254, NO_DATA]
     assert unpacked(reported["limping"]) == [0, 254, 64, 1]
@@ -78,3 +78,32 @@ def test_machines_of_different_types_are_not_called_alike(
     limping.instance_type = "trn2.48xlarge"
 
     assert not heat_groups([up(steady), up(limping)], [], [])[0].is_alike
+
+
+def test_of_a_large_fleet_a_pixel_is_a_node_and_who_is_accused_has_a_row(run: Run) -> None:
+    nodes = [
+        Node.objects.create(
+            name=f"{run.name}-{i:03}",
+            run=run,
+            rank=i,
+            instance_type="trn1.32xlarge",
+            n_cores=32,
+            n_devices=16,
+            first_seen_at=NOON,
+        )
+        for i in range(450)
+    ]
+    shown = [NodeNow(node, NOON_S, is_up=True, utilization_mean=0.5) for node in nodes]
+    shown[7] = NodeNow(nodes[7], NOON_S - 60, is_up=False)
+    alert = straggling(run, nodes[300], at=NOON, device=17)
+
+    [group] = heat_groups(shown, [alert], [], most_rows=100)
+
+    assert (group.n_nodes, group.first) == (450, nodes[0])
+    own, many = group.rows[:2], group.rows[2:]
+    assert [row.name for row in own] == [nodes[7].name, nodes[300].name]
+    assert own[1].alert == alert
+    assert [(row.n_nodes, row.place) for row in many] == [(200, 0), (200, 200), (50, 400)]
+    assert unpacked(many[0].cores)[5:9] == [127, 127, NO_DATA, 127]
+    assert many[2].address == f"/nodes/?run={run.name}&page=5"
+    assert (many[0].mean, many[0].lowest, many[0].highest) == (0.5, 0.5, 0.5)

@@ -152,3 +152,47 @@ def test_a_hundred_nodes_cost_no_more_queries_than_one(
 
 def test_it_can_only_be_read(client: Client, operator: object) -> None:
     assert client.post("/nodes/").status_code == 405
+
+
+def many(run: Run, n: int) -> None:
+    Node.objects.bulk_create(
+        Node(
+            name=f"llama-{i:03d}",
+            instance_type="trn1.32xlarge",
+            source=Node.Source.SIMULATED,
+            shard="llama/0",
+            run=run,
+            rank=i,
+            n_cores=32,
+            n_devices=16,
+            n_efa=8,
+            first_seen_at=NOON,
+        )
+        for i in range(10, n)
+    )
+
+
+def test_many_nodes_are_several_pages(page: Page, alive: Run) -> None:
+    many(alive, 250)
+    n_others = alive.nodes.exclude(name__startswith="llama-").count()
+    first, second = page("/nodes/?run=llama"), page("/nodes/?run=llama&page=2")
+
+    assert f"{240 + n_others} nodes" in first
+    assert first.count("<tr id=") == second.count("<tr id=") == 100
+    assert "1 of 3" in first
+    assert 'href="?run=llama&amp;page=2">Next</a>' in first
+    assert 'href="?run=llama&amp;page=1">Previous</a>' in second
+
+
+def test_the_page_of_a_large_run_shows_its_worst_nodes(
+    page: Page, alive: Run, alert: Alert
+) -> None:
+    many(alive, 250)
+    assert alert.node is not None
+    alert.node.rank = 900
+    alert.node.save()
+    text = page("/runs/llama/")
+
+    assert text.count("<tr id=") == 100
+    assert f'id="node-{alert.node.name}"' in text
+    assert '<a href="/nodes/?run=llama">All ' in text
