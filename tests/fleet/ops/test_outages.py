@@ -18,6 +18,7 @@ import pytest
 from redis import Redis
 
 from fleet.ops import embedded_redis
+from tests import warm
 from tests.fleet.ops.installation import (
     ROOT,
     START_S,
@@ -227,22 +228,16 @@ def web_on(folder: Path, database: PostgresServer, redis_url: str) -> Iterator[t
     port, log = free_port(), folder / "web.log"
     env = {"DATABASE_URL": database.url, "REDIS_URL": redis_url, "TRNWATCH_DEMO": "1"}
     assert manage(folder, "migrate", "--verbosity", "0", "--skip-checks", **env)[0] == 0
-    command = [sys.executable, "-m", "uvicorn", "fleet.asgi:application", "--port", str(port)]
-    with (
-        log.open("wb") as file,
-        subprocess.Popen(
-            [*command, "--log-level", "warning"],
-            cwd=ROOT,
-            env=environment(folder, **env),
-            stdout=file,
-            stderr=file,
-        ) as web,
-    ):
+    command = ["-m", "uvicorn", "fleet.asgi:application", "--port", str(port)]
+    command += ["--log-level", "warning"]
+    with log.open("wb") as file:
+        web = warm.start(command, env=environment(folder, **env), stdout=file, stderr=file)
         try:
             wait_for(lambda: answers(port), within_s=START_S)
             yield port, log
         finally:
             web.terminate()
+            web.wait()
 
 
 @pytest.mark.postgresql
