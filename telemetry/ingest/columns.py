@@ -464,13 +464,14 @@ class TemplateReport:
     numbers: FloatArray
 
     def __bytes__(self) -> bytes:
-        exact = [int(n) if n.is_integer() else n for n in self.numbers.tolist()]
-        words = msgspec.json.encode(exact)[1:-1].split(b",")
+        exact = self.numbers.astype(object)
+        is_whole = np.trunc(self.numbers) == self.numbers
+        exact[is_whole] = self.numbers[is_whole].astype(np.int64)
         parts = self.template.encode().split(HOLE.encode())
-        return (
-            b"".join([part for pair in zip(parts, words, strict=False) for part in pair])
-            + (parts[-1])
-        )
+        words = msgspec.json.encode(exact.tolist())[1:-1].split(b",") if len(exact) else []
+        text = [b""] * (len(parts) + len(words))
+        text[::2], text[1::2] = parts, words
+        return b"".join(text)
 
 
 @dataclass(frozen=True, slots=True)

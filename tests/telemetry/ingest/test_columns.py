@@ -246,6 +246,15 @@ def line(**changed: Any) -> bytes:
     return compact({"columns": shown | changed})
 
 
+def test_a_template_without_numbers_is_read_once_for_each_report() -> None:
+    without = line(template='{"report":{"x":true}}', once="", varies=[], more="")
+
+    assert [json.loads(one)["report"] for one in read_columns(without).expanded()] == [
+        {"x": True},
+        {"x": True},
+    ]
+
+
 @pytest.mark.parametrize(
     ("changed", "field", "reason"),
     [
