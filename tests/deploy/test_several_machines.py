@@ -56,6 +56,18 @@ route = Route.objects.create(name="all", is_default=True, group_by="alert", grou
 route.receivers.add(hook)
 print(Token.issue("job", "ingest", now=now)[1], Token.issue("reader", "read", now=now)[1])
 """
+# A worker in the middle of a transaction.
+HOLD = """
+import time
+import django
+django.setup()
+from django.db import transaction
+from fleet.models import Run
+with transaction.atomic():
+    list(Run.objects.select_for_update())
+    print("It holds all runs.", flush=True)
+    time.sleep(3600)
+"""
 
 
 def run(*command: str) -> None:
@@ -122,6 +134,19 @@ class Machine:
         with (folder / f"{self.name}.log").open("ab") as log:
             its = environment(folder / self.name, **env)
             self.up = subprocess.Popen(command, env=its, stdout=log, stderr=log)
+
+    @contextmanager
+    def holds_rows(self, env: dict[str, str]) -> Iterator[None]:
+        """Hold rows of the database by a transaction that ends with the block."""
+        command = [*self.inside("--pid", f"--wd={ROOT}"), sys.executable, "-c", HOLD]
+        with subprocess.Popen(command, env=env, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline()
+            try:
+                yield
+            finally:
+                for child in psutil.Process(process.pid).children():
+                    child.kill()
 
     @contextmanager
     def hung(self) -> Iterator[None]:
@@ -271,6 +296,7 @@ class Installation:
     hook: ReceiverServer
     job: Job
     reader: str
+    env: dict[str, str]
 
     def machine(self, name: str) -> Machine:
         return self.network.machines[name]
@@ -356,7 +382,7 @@ def installation(folder: Path) -> Iterator[Installation]:
         for name in ("a", "b"):
             stack.callback(net.machines[name].end)
             net.machines[name].start_up(folder, env)
-        yield Installation(net, folder, client, senders, hook, Job(job), reader)
+        yield Installation(net, folder, client, senders, hook, Job(job), reader, env)
 
 
 def test_work_moves_to_the_machine_that_is_left_and_nothing_is_doubled(tmp_path: Path) -> None:
@@ -368,9 +394,10 @@ def test_work_moves_to_the_machine_that_is_left_and_nothing_is_doubled(tmp_path:
             second = "b" if first == "a" else "a"
             all_.fires_once("x", of=second)
 
-            all_.network.plug(first, is_in=False)
-            all_.has_taken_over(second)
-            all_.fires_once("y", of=second)
+            with all_.machine(first).holds_rows(environment(tmp_path / first, **all_.env)):
+                all_.network.plug(first, is_in=False)
+                all_.has_taken_over(second)
+                all_.fires_once("y", of=second)
             all_.network.plug(first, is_in=True)
             all_.proves("a", "b")
 
