@@ -44,6 +44,14 @@ def plain(value: Any) -> Any:
     return value.item()
 
 
+def stored_look(encoded: bytes) -> Stored | None:
+    """Read what a watcher found; None where it is of a release that stores something else."""
+    try:
+        return _DECODER.decode(encoded)
+    except msgspec.DecodeError:
+        return None
+
+
 def worker_of(
     hot: HotStore, worker: str, *, watcher: int = 0, of: int = 1, stands_in: bool = False
 ) -> str:
@@ -97,8 +105,8 @@ def watch_runs(hot: HotStore, *, now: datetime, watcher: int = 0, of: int = 1) -
             ("HMGET", TURNS, *(f"{i}:ended" for i in range(of))),
         ]
     )
-    known = [_DECODER.decode(each) for each in stored.values()]
-    recent = [each for each in known if each.of == of and ended_s - each.ended_s <= AWAITED_S]
+    known = [each for each in map(stored_look, stored.values()) if each and each.of == of]
+    recent = [each for each in known if ended_s - each.ended_s <= AWAITED_S]
     awaited = [each.look.at_s for each in recent if each.ended_s - each.look.at_s <= EVERY_S]
     if any(int(at_s) < int(found.at_s) for at_s in awaited):
         return False

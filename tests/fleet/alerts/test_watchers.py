@@ -12,7 +12,7 @@ from redis import Redis
 
 from fleet.alerts.evaluate import rule_failures
 from fleet.alerts.watch_monitor import last_evaluation
-from fleet.alerts.watchers import HANGS_S, TURNS, WATCHES_S, WORKER, watch_runs, worker_of
+from fleet.alerts.watchers import HANGS_S, LOOKS, TURNS, WATCHES_S, WORKER, watch_runs, worker_of
 from fleet.models import Alert, Run
 from fleet.simulation.runs import create_run
 from telemetry.simulate.plan import Fault, Plan
@@ -171,6 +171,15 @@ def test_one_that_is_slow_is_not_waited_for(
     began = datetime.fromtimestamp(clock.now_s, UTC)
     clock.now_s += 2.5
     watch_runs(hot, now=began, watcher=1, of=2)
+
+    assert turn(hot, clock, range(1), of=2) == [True]
+
+
+def test_what_another_release_stores_stops_no_watcher(
+    hot: HotStore, clock: Clock, simulated: Callable[..., list[Run]]
+) -> None:
+    simulated()
+    hot.execute("HSET", LOOKS, 1, msgspec.msgpack.encode({"of": "two"}))
 
     assert turn(hot, clock, range(1), of=2) == [True]
 
