@@ -143,7 +143,7 @@ class Loss:
             return
         lost, sent = lost.ravel()[parts], sent.ravel()[parts]
         is_open, usual = state.is_open[parts], self._usual()[parts]
-        state.look(known & ~state.is_open)
+        state.n_looks[0] += np.count_nonzero(~is_open)
         can_gain = (lost > BURST_RATIO * sent) | (state.n_far[0, parts] > 0) | is_open
         if can_gain.any():
             # An open shift is held against half of its size.

@@ -130,10 +130,6 @@ class Excursions:
         chance = np.log(np.maximum(self.n_looks * len(self.nats), math.e))
         return np.asarray(base * np.maximum(1.0, self.largest / chance))
 
-    def look(self, parts: BoolArray) -> None:
-        """Count a look at each of these parts."""
-        self.n_looks += np.bincount(self.kind, parts, self.n_looks.size)
-
     def _sums(self, parts: IntArray, values: FloatArray | BoolArray) -> FloatArray:
         """Add (n_sizes, len(parts)) values up by quantity: (n_sizes, n_kinds)."""
         kind, n_kinds = self.kind[parts], self.n_looks.size
@@ -264,16 +260,10 @@ class Noise:
     def learn(
         self, residual: FloatArray, before: FloatArray, is_young: BoolArray, apart: FloatArray
     ) -> None:
-        """Take residuals of a block, NaN where not calm, and those before.
+        """Take residuals of a block and those before; young offsets have followed theirs.
 
-        Young offsets have followed theirs. ``apart`` is how far parts are from their role.
+        ``apart`` is how far parts are from their role.
         """
-        known = np.isfinite(residual)
-        if not known.all():
-            residual, before, apart = (each[known] for each in (residual, before, apart))
-            is_young = is_young[known]
-        if not residual.size:
-            return
         some = slice(None, None, -(-len(residual) // LEARNED))
         residual, before, is_young = residual[some], before[some], is_young[some]
         self.spread = max(PRIOR_SPREAD, GAUSSIAN * float(middle(apart[some])))
@@ -361,10 +351,15 @@ class PeerTest:
         self._forget(known, at_s)
         self.ring.add(at_s, residual + self.offset)
         if known.any():
-            scale = np.maximum(self._of_noise("scale", EVERY), coarse)
-            self._test(residual, known, scale, at_s, base)
+            scale = coarse
             calm = known & ~self.excursions.is_open
-            self._learn(np.where(calm, residual, np.nan), scale, math.sqrt(2 * base))
+            for kind, (noise, cells) in enumerate(zip(self.noise, self.cells, strict=True)):
+                np.maximum(noise.scale, coarse[cells], out=scale[cells])
+                self.excursions.n_looks[kind] += np.count_nonzero(calm[cells])
+            self._test(residual, known, scale, at_s, base)
+            calm &= ~self.excursions.is_open
+            for kind in range(len(self.noise)):
+                self._learn(kind, residual, calm, scale, math.sqrt(2 * base))
             np.copyto(self._before, residual, where=known, casting="same_kind")
 
     def effect(
@@ -417,7 +412,6 @@ class PeerTest:
         self, residual: FloatArray, known: BoolArray, scale: FloatArray, at_s: int, base: float
     ) -> None:
         state, sizes = self.excursions, SIZES[:, None]
-        state.look(known & ~state.is_open)
         can_gain = residual > SIZES[0] / 2
         parts = np.flatnonzero(known & (can_gain | (state.n_far[0] > 0) | state.is_open))
         if not parts.size:
@@ -434,7 +428,9 @@ class PeerTest:
         gain = gain / self._of_noise("inflation", parts)
         state.add(parts, gain, r > np.maximum(least / 2, reach), at_s=at_s, base=base)
 
-    def _learn(self, calm: FloatArray, scale: FloatArray, reach: float) -> None:
+    def _learn(
+        self, kind: int, residual: FloatArray, is_calm: BoolArray, scale: FloatArray, reach: float
+    ) -> None:
         """Learn noise, and let offsets follow: a Student-weighted mean, of first values a median.
 
         References
@@ -442,25 +438,27 @@ class PeerTest:
         K. Lange, R. Little, J. Taylor, "Robust Statistical Modeling Using the t Distribution",
         JASA 84 (1989), 881-896 (the weight).
         """
-        is_calm = np.isfinite(calm)
-        is_young = self.n_past < YOUNG
-        apart = np.abs(calm + self.offset - self._role)
-        for noise, cells in zip(self.noise, self.cells, strict=True):
-            noise.learn(calm[cells], self._before[cells], is_young[cells], apart[cells])
-        # Nearly always all of them are: no copy.
-        parts = EVERY if is_calm.all() else np.flatnonzero(is_calm)
-        r, n = calm[parts], self.n_past[parts]
-        of_one, df = (self._of_noise(name, parts) for name in ("of_one", "df"))
-        variance = scale[parts] ** 2 + of_one**2 / (n + 1)
-        weight = np.minimum((df + 1) / (df + r**2 / variance), 1.0)
-        self.offset[parts] += weight * r / (n + 1)
+        noise, parts = self.noise[kind], self._calm_parts(kind, is_calm)
+        if isinstance(parts, np.ndarray) and not parts.size:
+            return
+        r, n, offset = residual[parts], self.n_past[parts], self.offset[parts]
+        is_young = n < YOUNG
+        noise.learn(r, self._before[parts], is_young, np.abs(r + offset - self._role[parts]))
+        variance = scale[parts] ** 2 + noise.of_one**2 / (n + 1)
+        weight = np.minimum((noise.df + 1) / (noise.df + r**2 / variance), 1.0)
+        self.offset[parts] = offset + weight * r / (n + 1)
         self.n_past[parts] = np.minimum(n + 1, PAST_BLOCKS)
-        young = np.flatnonzero(is_calm & is_young)
-        if young.size:
+        if is_young.any():
+            young = np.arange(len(self.n_past))[parts][is_young]
             own = median(self.ring.values[:, young].T) - self._role[young]
-            is_alike = self._is_alike[self.excursions.kind[young]]
-            most = np.where(is_alike, reach * self._of_noise("spread", young), np.inf)
+            most = reach * noise.spread if self._is_alike[kind] else np.inf
             self.offset[young] = self._role[young] + np.clip(own, -most, most)
+
+    def _calm_parts(self, kind: int, is_calm: BoolArray) -> IntArray | slice:
+        """Return the calm parts of a quantity; nearly always all of them: no copy."""
+        cells = self.cells[kind]
+        calm = is_calm[cells]
+        return cells if calm.all() else cells.start + np.flatnonzero(calm)
 
     def _forget(self, known: BoolArray, at_s: int) -> None:
         """Begin again with parts of which nothing was known for long: they may be others now."""
