@@ -164,6 +164,8 @@ def run_context(name: str, *, is_whole: bool = False) -> dict[str, Any]:
             "drills": drills_of(run, now=now),
             "rows": worst_rows(rows),
             "n_found": len(rows),
+            # All of them, by name and shard.
+            "members": [(row.node.name, row.node.shard) for row in rows],
             "hardware_flops": flops_now([row.now for row in rows]),
             "hbm": hbm_now(hot, [row.now for row in rows], now_s=now.timestamp()),
             "can_drill": settings.ALLOW_DRILLS and run.is_simulated and run.finished_at is None,
@@ -227,8 +229,7 @@ def run_detail(request: HtmxRequest, name: str) -> HttpResponse:
     if context["frozen"]:
         context |= frozen_run_alerts(run, context["window"])
     elif run.finished_at is None and not context.get("log") and not context.get("trace"):
-        nodes = [(row.node.name, row.node.shard) for row in context["rows"]]
-        context |= inputs_context(run, nodes, now=now)
+        context |= inputs_context(run, context["members"], now=now)
     alerts = [each.alert for each in context["alerts"]]
     drawn = charts_of(hot_store(), run, alerts)
     context["charts"] = [with_loss_view(request, chart) for chart in drawn]

@@ -387,23 +387,29 @@ class NodesInUse:
     n_nodes: int = 0
     n_up: int = 0
     n_expected: int = 0
-    n_silent: int = 0
+    n_reporting: int = 0  # of those that should
+    n_silent: int = 0  # of the others, those that have had their turn
     runs: set[str | None] = field(default_factory=set)
     types: set[str] = field(default_factory=set)
 
 
 def nodes_in_use(hot: HotStore, *, now_s: float) -> NodesInUse:
-    """Count the nodes that report, those that should, and those that should and do not."""
+    """Count the nodes that report, those that should, and those that are silent."""
+    watched_s = watching_s(hot, now_s=now_s)
     seen, by_job, quiet_s = hot.last_seen(), reporting_nodes(hot), hot.quiet_s()
-    fields = "name", "source", "instance_type", "run__name", "run__finished_at"
+    fields = "name", "source", "instance_type", "last_seen_at", "run__name", "run__finished_at"
     counts = NodesInUse()
-    for name, source, kind, run, ended_at in Node.objects.unretired().values_list(*fields):
+    rows = Node.objects.unretired().values_list(*fields)
+    for name, source, kind, last_seen_at, run, ended_at in rows:
         seen_s = (by_job if source == Node.Source.STEPS else seen).get(name)
         is_up = _is_reporting(source, seen_s, now_s, quiet_s=quiet_s.get(name, 0))
         counts.n_nodes += 1
         counts.n_up += is_up
         counts.n_expected += ended_at is None
-        counts.n_silent += ended_at is None and not is_up
+        counts.n_reporting += ended_at is None and is_up
+        was_heard = seen_s is not None or last_seen_at is not None
+        is_awaited = not is_up and is_starting(watched_s, was_heard=was_heard)
+        counts.n_silent += ended_at is None and not (is_up or is_awaited)
         counts.runs.add(run)
         counts.types.add(kind)
     return counts
@@ -412,7 +418,7 @@ def nodes_in_use(hot: HotStore, *, now_s: float) -> NodesInUse:
 def reporting_now(hot: HotStore, *, now_s: float) -> tuple[int, int]:
     """Count the nodes that report of those that should, and those."""
     counts = nodes_in_use(hot, now_s=now_s)
-    return counts.n_expected - counts.n_silent, counts.n_expected
+    return counts.n_reporting, counts.n_expected
 
 
 def _is_reporting(source: str, seen_s: float | None, now_s: float, *, quiet_s: int) -> bool:

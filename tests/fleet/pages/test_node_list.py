@@ -1,5 +1,6 @@
 """The list of nodes: reporting, silent, and search among 100."""
 
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -8,7 +9,9 @@ from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Alert, Node, Run
-from tests.helpers import NOON
+from fleet.pages.runs import run_context
+from telemetry.store.hot import HotStore
+from tests.helpers import NOON, watch_since
 
 Page = Callable[..., str]
 
@@ -196,3 +199,16 @@ def test_the_page_of_a_large_run_shows_its_worst_nodes(
     assert text.count("<tr id=") == 100
     assert f'id="node-{alert.node.name}"' in text
     assert '<a href="/nodes/?run=llama">All ' in text
+    # What sums up the run is of all its nodes.
+    context = run_context("llama")
+    assert context["n_found"] == len(context["members"]) == alive.nodes.count()
+
+
+def test_a_node_that_has_not_had_its_turn_yet_is_not_silent(
+    page: Page, alive: Run, silent: Node, hot: HotStore
+) -> None:
+    assert "1 silent" in page("/nodes/")
+
+    # trnwatch began to watch a moment ago.
+    watch_since(hot, time.time())
+    assert "silent</span>" not in page("/nodes/")
