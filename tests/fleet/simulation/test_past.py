@@ -1,7 +1,7 @@
 """The demo's past: simulated, detected and stored once."""
 
 import json
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -80,9 +80,13 @@ def test_a_past_shorter_than_the_hot_window_is_played_closely(now: datetime) -> 
     assert stretches(end - 300, end, [], hot_s=900) == [HistoryPart(end - 300, end, is_close=True)]
 
 
-def test_the_fleet_is_live_before_its_past_and_a_fault_of_that_is_a_resolved_alert(
+def play_the_past(
     hot: HotStore, fleet: list[Run], now: datetime, monkeypatch: pytest.MonkeyPatch
-) -> None:
+) -> tuple[Run, InjectedFault, int]:
+    """Go live, and then play a past with one fault; until all alerts are known, there is none.
+
+    Returns also the last step before the past was played.
+    """
     run = next(run for run in fleet if run.name == "vit-bakeoff-p5")
     fault = strike(run, "efa_latency", at=now - timedelta(minutes=50), device=3, magnitude=4)
     demo_history.go_live(hot, run, [fault], now=now)
@@ -99,16 +103,33 @@ def test_the_fleet_is_live_before_its_past_and_a_fault_of_that_is_a_resolved_ale
     monkeypatch.setattr(demo_history, "store_alerts", store_late)
     demo_history.fill_recent(hot, run, [fault])
     demo_history.simulate_past(hot, run, [fault])
-
-    # Until all are known, there is none; then each has its timeline and its charts.
     assert n_seen == [0]
+    return run, fault, last_step
+
+
+def test_a_fault_of_the_past_is_a_resolved_alert(
+    hot: HotStore, db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Noise depends on the time: so it is the same in each run of this test.
+    now = datetime(2026, 11, 2, 12, tzinfo=UTC)
+    fleet = create_fleet(now=now, longest=timedelta(hours=2))
+    _, fault, _ = play_the_past(hot, fleet, now, monkeypatch)
+
+    # It has its timeline and its charts.
     alert = Alert.objects.get()
     assert (alert.cause, alert.node, alert.device) == ("efa_latency", fault.node, 3)
     assert alert.resolved_at is not None
     assert fault.starts_at <= alert.fired_at <= fault.starts_at + timedelta(seconds=30)
     assert alert.events.count() >= 2
     expect_evidence_of_each_second(alert)
-    # Both fit together.
+
+
+def test_the_fleet_is_live_before_its_past_and_both_fit_together(
+    hot: HotStore, fleet: list[Run], now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, fault, last_step = play_the_past(hot, fleet, now, monkeypatch)
+
+    assert Alert.objects.filter(cause="efa_latency", node=fault.node, device=3).exists()
     assert not Run.objects.without_past().filter(pk=run.pk).exists()
     expect_present(hot, run, last_step, now=now)
 
