@@ -221,8 +221,10 @@ def look(
         guard=guard,
         n_runs=len(active),
     )
-    pulses = pulses_of(snapshots)
-    stepped_s = {run: pulse.last_step_at_s for run, pulse in pulses.items()}
+    pulses = pulses_of(snapshots, last_seen, now_s=now_s)
+    stepped_s = {
+        each.run.name: beat.last_step_at_s for each in snapshots if (beat := each.heartbeat)
+    }
     with guard("", (), RECOMPILE):
         findings = joined(findings, compile_findings(runs, now=now, stepped_s=stepped_s))
     evaluated = evaluated_subjects(snapshots, last_seen, open_.subjects, now_s=now_s)
@@ -246,21 +248,35 @@ def look(
     )
 
 
-def pulses_of(snapshots: Iterable[RunSnapshot]) -> dict[str, StepHeartbeat]:
-    """Return when each run's newest step ended; runs without steps are left out."""
-    return {
-        snapshot.run.name: pulse
-        for snapshot in snapshots
-        if (pulse := snapshot.heartbeat) is not None
-    }
+def pulses_of(
+    snapshots: Iterable[RunSnapshot], last_seen: Mapping[str, int], *, now_s: float
+) -> dict[str, StepHeartbeat]:
+    """Return when each run's newest step ended.
+
+    Of a run without steps, of which a node may be silent, when the others last executed.
+    """
+    recent_s, pulses = quiet_since_s(now_s), dict[str, StepHeartbeat]()
+    for each in snapshots:
+        pulse = each.heartbeat
+        if pulse is None and any(
+            last_seen.get(n, recent_s) < recent_s for n in each.members.nodes
+        ):
+            pulse = each.executing
+        if pulse is not None:
+            pulses[each.run.name] = pulse
+    return pulses
+
+
+def quiet_since_s(now_s: float) -> float:
+    """Nodes without a report since then may be silent."""
+    return now_s - RULES[SILENT].limits["quiet_s"] + TOGETHER_S
 
 
 def told_of(
     seen_in: Mapping[str, Mapping[str, int]], dead: Collection[str], *, now_s: float
 ) -> dict[str, str]:
     """Return the nodes that may be silent, and a newest one of each run, with their runs."""
-    recent_s = now_s - RULES[SILENT].limits["quiet_s"] + TOGETHER_S
-    told: dict[str, str] = {}
+    recent_s, told = quiet_since_s(now_s), dict[str, str]()
     for run, seen in seen_in.items():
         newest_s = max(seen.values(), default=0)
         if min(seen.values(), default=0) < recent_s or not seen.keys().isdisjoint(dead):
@@ -405,7 +421,7 @@ def find_all(
         run_of={
             name: snapshot.run.name for snapshot in snapshots for name in snapshot.members.nodes
         },
-        pulses=pulses_of(snapshots),
+        pulses=pulses_of(snapshots, last_seen, now_s=now_s),
         crashed=dead.union(lost),
         known=nodes_in(key for key in open_.subjects if key[0] == SILENT),
         report_every_s={snapshot.run.name: snapshot.report_every_s for snapshot in snapshots},

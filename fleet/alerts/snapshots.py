@@ -19,6 +19,7 @@ from telemetry.detect import RULES, STATE_METRICS
 from telemetry.detect.checkpoints import ENOUGH_CHECKPOINTS
 from telemetry.detect.inputs import reporting_interval
 from telemetry.detect.node_errors import has_changed
+from telemetry.detect.standstill import executed_at
 from telemetry.detect.stopped import StepHeartbeat
 from telemetry.statistics.peers import middle
 from telemetry.steps import StepBatch, WorkerState
@@ -85,6 +86,15 @@ class RunSnapshot:
             return None
         trains = self.run.phase == Run.Phase.TRAINING
         return StepHeartbeat(float(self.steps.ended_at_s[-1]), middle(self.steps.step_s), trains)
+
+    @property
+    def executing(self) -> StepHeartbeat | None:
+        """When nodes of a run without steps last executed; None if no newest report says so.
+
+        A late step shows no death there: how long steps take is unknown.
+        """
+        at_s = executed_at(self.hardware, 2 * self.report_every_s + 1)
+        return StepHeartbeat(float(at_s[-1]), 0.0, trains=False) if at_s.size else None
 
 
 def run_members(runs: Iterable[Run]) -> dict[int, RunMembers]:

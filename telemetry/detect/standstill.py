@@ -11,7 +11,7 @@
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -212,7 +212,8 @@ def no_step_since(inputs: DetectionInput, steps: StepBatch) -> float | None:
     if len(steps):
         return max(float(each) for each in (*known, steps.ended_at_s[-1]))
     # Nearly always the newest minute has executions.
-    executed = next((e for s in (60, OLDEST_S) if (e := executed_at(inputs, s)).size), ())
+    reads = (executed_at(inputs.hardware, last_s) for last_s in (60, OLDEST_S))
+    executed = next((at_s for at_s in reads if at_s.size), ())
     known += [float(each) for each in executed[-1:]]
     # The step that a slow checkpoint interrupts has not ended.
     slow = (seen for a, seen in held if phase_of(a.cause) == "checkpoint_s")
@@ -220,9 +221,11 @@ def no_step_since(inputs: DetectionInput, steps: StepBatch) -> float | None:
     return max(known, default=None)
 
 
-def executed_at(inputs: DetectionInput, last_s: int = OLDEST_S) -> FloatArray:
+def executed_at(
+    hardware: Callable[[Sequence[str], int], Span], last_s: int = OLDEST_S
+) -> FloatArray:
     """Seconds in which nodes completed executions, oldest first."""
-    span = inputs.hardware((EXECUTIONS,), last_s)
+    span = hardware((EXECUTIONS,), last_s)
     executes = (node_values(span, EXECUTIONS) > 0).any(axis=1)
     return np.asarray(span.ticks[executes], dtype=float)
 
@@ -232,7 +235,7 @@ def longest_pause_s(inputs: DetectionInput, since_s: float) -> float:
 
     For a run without step reports it bounds the step time from below.
     """
-    executed = executed_at(inputs)
+    executed = executed_at(inputs.hardware)
     executed = executed[(executed <= since_s) & (executed > since_s - LONG_S / 2)]
     if executed.size < 2 or executed[-1] - executed[0] < FIRST_S:
         return float("nan")

@@ -58,7 +58,10 @@ SHOWN = 64
 
 @dataclass(frozen=True, slots=True)
 class StepHeartbeat:
-    """The newest step of a run, its usual step time, and whether it should make steps."""
+    """The newest step of a run, its usual step time, and whether it should make steps.
+
+    Without steps, when its nodes last executed; then ``step_s`` is 0.
+    """
 
     last_step_at_s: float
     step_s: float
@@ -171,7 +174,7 @@ def _silent(
     also: list[str],
 ) -> Finding:
     """``sees_nobody``: no node of the run reports, so that only an overdue step shows a death."""
-    late_s = None if pulse is None else now_s - pulse.last_step_at_s
+    late_s = now_s - pulse.last_step_at_s if pulse is not None and pulse.step_s else None
     if pulse is not None and late_s is not None and sees_nobody and pulse.trains:
         is_dead = is_dead or late_s > OVERDUE.of(pulse.step_s)
     return Finding(
@@ -189,7 +192,7 @@ def _silent(
             "limit_s": after_s,
             "steps_go_on": None if pulse is None else not is_dead,
             "since_last_step_s": late_s,
-            "step_s": pulse.step_s if pulse else None,
+            "step_s": pulse.step_s or None if pulse else None,
             "also_silent": also,
         },
     )

@@ -466,6 +466,30 @@ def test_runs_share_the_budget_of_false_pages(run: Run, settings: Settings) -> N
     assert accepted == [1.5, 0.5, 0.5, 0.5]
 
 
+@pytest.mark.parametrize(("per_s", "limit_s"), [(50.0, 30), (0.0, 19)])
+def test_a_run_without_steps_goes_on_while_its_other_nodes_execute(
+    run: Run, per_s: float, limit_s: int
+) -> None:
+    """An agent that restarts pages no one while the run needs its node, and works."""
+    now_s, nodes = 1_000, ("a", "b")
+
+    def hardware(metrics: object, last_s: int) -> Span:
+        rate = np.full((last_s, 2, 1), [[np.nan], [per_s]])
+        ticks = np.arange(now_s + 1 - last_s, now_s + 1)
+        return Span("s", ticks, nodes, {"executions_completed_per_s": rate})
+
+    def found(quiet_s: int) -> list[str | None]:
+        snapshot = RunSnapshot(
+            run, RunMembers(nodes), StepBatch.empty(run.name), hardware, report_every_s=5
+        )
+        seen = {"a": now_s - quiet_s, "b": now_s}
+        silent = find_all([snapshot], seen, now_s=now_s, open_=open_alerts([]), rules={})
+        return [each.node for each in silent]
+
+    assert found(limit_s - 1) == []
+    assert found(limit_s) == ["a"]
+
+
 @pytest.mark.parametrize("rule", ["step_slow", "efa_degraded"])
 def test_what_another_worker_has_just_found_does_not_end(
     hot: HotStore, llama: Run, now_s: int, rule: str
