@@ -202,6 +202,11 @@ def change(ratio: float | None, decimals: int = 1) -> str:
     )
 
 
+def points(difference: float, decimals: int = 1) -> str:
+    """Format a difference between two shares with its sign: +1.5 points."""
+    return f"{change(difference, decimals).removesuffix('%').rstrip()}{NBSP}points"
+
+
 def tick(ratio: float) -> str:
     """Format an axis tick in whole percent; "same" for zero."""
     return change(ratio, 0) if abs(ratio) > TINY else "same"
@@ -214,8 +219,13 @@ def badge(colour: str, shape: str, words: str, extra: str = "") -> SafeString:
     return format_html(html, classes, shape, words)
 
 
+# What people read where the API has another word.
+WORDS = {"cannot tell yet": "inconclusive", "price kinds differ": "not like for like"}
+
+
 def verdict_badge(word: str, extra: str = "") -> SafeString:
-    return badge(*MARKS.get(word, MARKS["cannot tell yet"]), word, extra)
+    marks = MARKS.get(word, MARKS["cannot tell yet"])
+    return badge(*marks, WORDS.get(word, word), extra)
 
 
 def counted(n: float, noun: str, plural: str = "") -> str:

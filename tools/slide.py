@@ -1,6 +1,6 @@
-"""Print a trial's page: `slide.py http://127.0.0.1:8000 TRIAL FILE.pdf`, or FILE.png to look at.
+"""Print a trial: `slide.py http://127.0.0.1:8000 TRIAL FILE.pdf`, or FILE.png of the slide.
 
-A PDF is refused unless it is one A4 page across.
+A PDF is refused unless it is the slide and its appendix, an A4 page across each.
 """
 
 import re
@@ -14,6 +14,7 @@ from playwright.sync_api import FloatRect, sync_playwright
 # A4 landscape at the 96 pixels per inch that browsers assume, and in PDF points.
 WIDTH, HEIGHT, MARGIN = 1123, 790, 38
 POINTS = (842, 595)
+N_PAGES = 2
 PAGE = re.compile(rb"/Type\s*/Page\b")
 BOX = re.compile(rb"/MediaBox\s*\[\s*0 0 ([\d.]+) ([\d.]+)\s*\]")
 
@@ -29,10 +30,10 @@ def main(address: str, trial: str, file: str) -> None:
         answer = page.goto(f"{address}/trials/{trial}/print/")
         if answer is None or not answer.ok or "/print/" not in page.url:
             give_up(f"{address} shows no trial {trial} to people who are not signed in")
-        # The page chooses the size at which all of it fits.
+        # The page chooses the sizes at which all of it fits.
         page.wait_for_selector("html[data-fitted]", state="attached")
         if file.endswith(".png"):
-            sheet = page.locator(".sheet").bounding_box()
+            sheet = page.locator(".sheet").first.bounding_box()
             top = sheet["y"] - MARGIN if sheet else 0
             clip = FloatRect(x=0, y=top, width=WIDTH, height=HEIGHT)
             page.screenshot(path=file, full_page=True, clip=clip)
@@ -43,9 +44,9 @@ def main(address: str, trial: str, file: str) -> None:
 
 
 def checked(pdf: bytes) -> bytes:
-    """Return a PDF that is one A4 page across; give up on any other."""
+    """Return a PDF of two A4 pages across; give up on any other."""
     boxes = [tuple(round(float(side)) for side in box) for box in BOX.findall(pdf)]
-    if len(PAGE.findall(pdf)) != 1 or set(boxes) != {POINTS}:
+    if len(PAGE.findall(pdf)) != N_PAGES or set(boxes) != {POINTS}:
         give_up(f"the page came out as {len(PAGE.findall(pdf))} of {sorted(set(boxes))} points")
     return pdf
 

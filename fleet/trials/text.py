@@ -13,6 +13,7 @@ from fleet.formatting import (
     count,
     duration,
     percent,
+    points,
     render_lines,
     render_text,
     seconds,
@@ -55,6 +56,7 @@ class ComparisonRow:
     label: str
     before: str
     after: str
+    difference: str
     interval: str
     note: str
     why_none: str = ""
@@ -98,10 +100,21 @@ class IntervalChart:
 
 
 @dataclass(frozen=True, slots=True)
+class Decision:
+    """What a lead reads first: the answer, what to do, and on what it rests; empty if unknown."""
+
+    answer: str
+    advice: str
+    basis: str
+    break_even: str
+    doubt: str
+
+
+@dataclass(frozen=True, slots=True)
 class CandidateReport:
     candidate: Candidate
     verdict: Verdict
-    sentence: str
+    decision: Decision
     rows: list[ComparisonRow]
     one_time: list[OneTimeCost]
     chart: IntervalChart | None
@@ -135,7 +148,7 @@ def candidate_reports(figures: TrialFigures, today: date) -> list[CandidateRepor
             CandidateReport(
                 candidate,
                 verdict,
-                sentence(candidate, baseline.label, verdict),
+                decision(candidate, figures, verdict),
                 comparison_rows(candidate, verdict),
                 one_time_costs(baseline, arm),
                 interval_chart(candidate, claim, verdict),
@@ -180,6 +193,7 @@ def comparison_row(comparison: Comparison) -> ComparisonRow:
         BY_NAME[name].label,
         written(name, comparison.baseline),
         written(name, comparison.candidate),
+        difference(comparison, comparison.ratio),
         interval(comparison),
         note,
     )
@@ -357,11 +371,19 @@ def written(measure: str, value: float | None) -> str:
     return ABSENT if value is None else WRITERS[BY_NAME[measure].unit](value)
 
 
+def difference(comparison: Comparison, ratio: float) -> str:
+    """Write a difference from the baseline: of a share in points."""
+    if BY_NAME[comparison.measure].unit != "ratio":
+        return change(ratio)
+    return points(comparison.baseline * ratio)
+
+
 def interval(comparison: Comparison) -> str:
     """Write a 95 % interval; a dash where there are too few steps for one."""
     if comparison.low is None or comparison.high is None:
         return ABSENT
-    return f"{change(comparison.low)} to {change(comparison.high)}"
+    ends = (difference(comparison, end) for end in (comparison.low, comparison.high))
+    return " to ".join(ends)
 
 
 def sentences(figures: TrialFigures) -> list[str]:
@@ -384,6 +406,28 @@ def sentence(candidate: Candidate, baseline: str, verdict: Verdict) -> str:
         pace=candidate.get("tokens_per_s"),
         measured_runs=MEASURED_RUNS,
     )
+
+
+def decision(candidate: Candidate, figures: TrialFigures, verdict: Verdict) -> Decision:
+    """Write what follows for a lead, in one line each."""
+    arms = [arm for arm in figures.arms if arm.is_baseline or arm.run == candidate.run]
+    pace = candidate.get("tokens_per_s")
+    lines = {
+        name: render_text(
+            f"trials/_sentences.txt#{name.replace('_', '-')}",
+            candidate=candidate,
+            baseline=figures.baseline.label if figures.baseline else "",
+            verdict=verdict,
+            pace=pace,
+            longer_ratio=1 / (1 + pace.ratio) - 1 if pace else None,
+            simulated=[arm.label for arm in arms if arm.is_simulated],
+            failed=[run.run for arm in arms for run in figures.runs_of(arm.run) if run.end_reason],
+            run_cv=RUN_CV,
+            measured_runs=MEASURED_RUNS,
+        )
+        for name in Decision.__dataclass_fields__
+    }
+    return Decision(**lines)
 
 
 def listed_price(instance_type: str, price: ListPrice, today: date) -> str:

@@ -259,6 +259,13 @@ class Verdict:
         return self.has_unlike_kinds or (self.paid is None and bool(self.at_list_prices))
 
     @property
+    def cost(self) -> Comparison | None:
+        """The cost that decides: at equal kinds where the prices paid cannot be compared."""
+        if self.is_across_kinds:
+            return next((each.comparison for each in self.at_list_prices), None)
+        return self.paid
+
+    @property
     def contradicting(self) -> tuple[ListPriceComparison, ...]:
         """The list price kinds at which the result is not that of the prices paid."""
         if self.deciding is None:

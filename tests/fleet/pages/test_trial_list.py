@@ -84,8 +84,8 @@ def test_a_row_states_the_verdict(page: Page, hot: HotStore, arms: tuple[Run, Ru
 
     text = page("/trials/")
 
-    assert "trn2.48xlarge is better than" in text
-    assert "1M tokens cost $0.1000 instead of $0.2000" in text
+    assert "Cheaper (\u221250.0 %), faster (+60.0 %)." in text
+    assert "Move to " in text
 
 
 def test_fifty_trials_cost_no_more_questions(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fleet.formatting import change, tick, verdict_badge
+from fleet.formatting import change, points, tick, verdict_badge
 
 
 @pytest.mark.parametrize(
@@ -25,8 +25,20 @@ def test_ticks_are_whole_percents_and_zero_is_a_label() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "colour"), [("better", "ok"), ("worse", "bad"), ("cannot tell yet", "small")]
+    ("word", "colour", "written"),
+    [
+        ("better", "ok", "better"),
+        ("worse", "bad", "worse"),
+        ("cannot tell yet", "small", "inconclusive"),
+    ],
 )
-def test_a_verdict_is_reported_in_its_colour(word: str, colour: str) -> None:
+def test_a_verdict_is_reported_in_its_colour(word: str, colour: str, written: str) -> None:
     assert colour in verdict_badge(word, "small")
-    assert word in verdict_badge(word, "small")
+    assert written in verdict_badge(word, "small")
+
+
+def test_a_share_differs_by_points() -> None:
+    assert [points(by).replace("\u202f", " ") for by in (0.015, -0.2)] == [
+        "+1.5 points",
+        "\u221220.0 points",
+    ]

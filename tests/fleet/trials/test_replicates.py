@@ -100,7 +100,7 @@ def test_one_run_of_each_arm_is_provisional(hot: HotStore, trial: Trial) -> None
 
     assert report.verdict.badge == "better"
     assert report.verdict.is_provisional
-    assert report.sentence.startswith("Provisional: ")
+    assert "1\u202frun each: run-to-run variation" in report.decision.doubt
     assert "is assumed, from published figures" in report.notes[0]
 
 
