@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from django.urls import URLPattern, URLResolver, path
+from django.urls import URLPattern, URLResolver, include, path
 
 from fleet.api import application, ingest
 from fleet.pages import (
@@ -75,6 +75,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     page("nodes/<str:name>/samples/<int:pk>/charts/<slug:chart>", samples.sample_chart),
     page("nodes/<str:name>/retire/", nodes.node_retire),
     page("nodes/<str:name>/charts/<slug:chart>", charts.node_chart),
+    path("import/", include("importers.pages")),
     page("runs/", runs.run_list),
     page("runs/<slug:name>/", runs.run_detail),
     page("runs/<slug:name>/charts/<slug:chart>", charts.run_chart),

@@ -59,7 +59,11 @@ PATHS = {"/api/v1/ingest/neuron-monitor": False, "/api/v1/ingest/efa": True}
 # Addresses in Django whose senders pack many samples in a request.
 SAMPLES = {"/api/v1/ingest/prometheus", "/api/v1/ingest/otlp", "/api/v1/ingest/otlp/v1/metrics"}
 # Addresses that browsers upload files to, and the page of each one's form.
-UPLOADS = {"/support/": "/support/", "/preflight/files": "/preflight/"}
+UPLOADS = {
+    "/support/": "/support/",
+    "/preflight/files": "/preflight/",
+    "/import/": "/import/",
+}
 # Lines of a stream that come closer together than this form one batch.
 QUIET_S = 0.05
 # How long the rest of a refused body is read, so that the client receives the refusal.

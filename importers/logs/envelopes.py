@@ -30,6 +30,8 @@ COMPRESSED = (
     (b"BZh", bz2.open),
     (b"\x28\xb5\x2f\xfd", zstandard.open),
 )
+# What damaged data raises; bz2 has an OSError without a number.
+DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, zstandard.ZstdError)
 MARKS_OF_ORDER = (
     (codecs.BOM_UTF8, ""),
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -79,7 +81,7 @@ def opened(path: Path) -> BinaryIO:
     buffered = raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(cast("Any", raw))
     try:
         start = buffered.peek(SNIFFED_BYTES)[:SNIFFED_BYTES]
-    except (EOFError, OSError, zlib.error, lzma.LZMAError, zstandard.ZstdError):
+    except (OSError, *DAMAGED):
         start = b""
     encoding = encoding_of(start)
     return io.BufferedReader(_Recoded(buffered, encoding)) if encoding else buffered
@@ -110,7 +112,7 @@ def lines_of(file: BinaryIO) -> Iterator[tuple[int, bytes, bool]]:
             yield number, line, is_whole
             while not line.endswith(b"\n") and len(line) == MAX_LINE_BYTES:
                 line = file.readline(MAX_LINE_BYTES)
-    except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, zstandard.ZstdError):
+    except DAMAGED:
         yield number + 1, b"", False
     except OSError as error:
         # bz2 reports damaged data so; errors of the disk have a number.

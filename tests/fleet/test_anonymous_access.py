@@ -32,6 +32,7 @@ TO_ACT = {
     "/annotations/add/",
     "/drills/new/",
     "/drills/preview",
+    "/import/",
     "/notifications/receivers/new/",
     "/notifications/routes/new/",
     "/notifications/routes/preview",

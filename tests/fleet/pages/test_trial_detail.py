@@ -41,7 +41,7 @@ def test_it_shows_the_verdict_the_figures_and_the_claim(
 
     assert "Do we move?" in text
     assert "Cheaper (\u221250.0 %), faster (+60.0 %)." in text
-    assert "Move to 4 \u00d7 trn2.48xlarge." in text
+    assert "Move to 4 \u00d7 trn2.48xlarge, once 3 runs of each arm confirm it." in text
     assert "30-40% better price performance than GPU-based EC2 P5e and P5en instances" in text
     assert "2024-12-03" in text
     assert 'class="claim"' in text
@@ -116,7 +116,7 @@ def test_of_three_arms_only_the_one_that_differs_has_no_verdict(
     rows = client.get("/trials/bakeoff/figures.csv").text.splitlines()
     reported = client.get("/api/v1/trials/bakeoff").json()["candidates"]
 
-    assert "Move to 4 \u00d7 trn2.48xlarge." in text
+    assert "Move to 4 \u00d7 trn2.48xlarge, once 3 runs of each arm confirm it." in text
     assert "Train the same workload on both arms (global batch)" in text
     verdicts = {row.split(",")[1]: row.split(",")[8] for row in rows if ",usd_per_mtok," in row}
     assert verdicts == {"vit-trn2": "better", "vit-long": "none: arms differ"}
