@@ -29,7 +29,7 @@ QUESTION = (
 LONG = "pretraining-of-the-largest-of-all-our-models-on-its-own-nodes"
 # Each text of the page that is printed, but those of what is shown on a screen alone.
 TEXTS = """() => {
-  const walker = document.createTreeWalker(document.querySelector(".sheet"), NodeFilter.SHOW_TEXT);
+  const walker = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
   const texts = [];
   while (walker.nextNode()) texts.push(walker.currentNode.textContent);
   return texts;
@@ -39,7 +39,8 @@ CUT = """() => {
   const paper = document.documentElement.clientWidth;
   return [...document.querySelectorAll(".sheet, .sheet *")].filter((element) => {
     const box = element.getBoundingClientRect();
-    const isOff = box.left < -1 || box.right > paper + 1 || box.bottom > PAPER + 1;
+    const { top } = element.closest(".sheet").getBoundingClientRect();
+    const isOff = box.left < -1 || box.right > paper + 1 || box.bottom > top + PAPER + 1;
     const isCut = element instanceof HTMLElement && element.clientHeight > 0
       && (element.scrollHeight > element.clientHeight + 1
         || element.scrollWidth > element.clientWidth + 1);
@@ -105,7 +106,7 @@ def read_back(pdf: bytes, folder: Path) -> str:
 
 
 @pytest.mark.pdftotext
-def test_it_is_one_a4_page_across_with_every_sentence_and_nothing_cut_off(
+def test_it_is_a_slide_and_a_page_with_every_sentence_and_nothing_cut_off(
     page: Page, fleet: str, trial: Trial, tmp_path: Path
 ) -> None:
     page.goto(f"{fleet}/trials/{trial}/print/")
@@ -113,15 +114,16 @@ def test_it_is_one_a4_page_across_with_every_sentence_and_nothing_cut_off(
     pdf = page.pdf(prefer_css_page_size=True)
     page.set_viewport_size(PAPER)
 
-    assert len(PAGE.findall(pdf)) == 1
-    assert [round(float(side)) for side in BOX.findall(pdf)[0]] == [842, 595]
+    # Without a comparison there is no slide.
+    assert len(PAGE.findall(pdf)) == min(2, trial.arms.count())
+    assert {tuple(round(float(side)) for side in box) for box in BOX.findall(pdf)} == {(842, 595)}
     found = bare(read_back(pdf, tmp_path))
     texts = [text for text in page.evaluate(TEXTS) if text.strip()]
     assert [text.strip() for text in texts if bare(text) not in found] == []
     assert any("corrected for repeated looks" in text for text in texts)
     if trial.arms.count() > 1:
         assert any("cost of the settled steps" in text for text in texts)
-        assert any("Break-even" in text for text in texts)
+        assert any("Recommendation" in text for text in texts)
     assert page.evaluate(CUT) == []
 
 
@@ -137,5 +139,5 @@ def test_without_scripts_it_runs_over_and_is_not_cut_off(
     pdf = page.pdf(prefer_css_page_size=True)
     found = bare(read_back(pdf, tmp_path))
 
-    assert len(PAGE.findall(pdf)) > 1
+    assert len(PAGE.findall(pdf)) > 2
     assert [t for t in page.evaluate(TEXTS) if t.strip() and bare(t) not in found] == []
