@@ -213,6 +213,7 @@ STORAGES = {
 WHITENOISE_AUTOREFRESH = DEBUG
 WHITENOISE_USE_FINDERS = DEBUG or not (STATIC_ROOT / "staticfiles.json").exists()
 WHITENOISE_KEEP_ONLY_HASHED_FILES = True
+WHITENOISE_MIMETYPES = {".webmanifest": "application/manifest+json"}
 
 # Stores
 DATABASES: dict[str, Any] = {

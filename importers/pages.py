@@ -26,6 +26,11 @@ from telemetry.errors import FieldError
 
 COMMANDS = {"log": import_log.Command, "table": import_run.Command}
 KINDS = (("log", "training log"), ("table", "table of steps, or export of a tracker"))
+LABELS = {
+    "--seq-len": "Sequence length",
+    "--tp": "Tensor-parallel size",
+    "--pp": "Pipeline-parallel size",
+}
 # As much is read in the process that serves pages: a few seconds.
 MOST_UNPACKED = 5
 # `--run: 'a b' is not a valid run name`, as the commands say it.
@@ -110,11 +115,11 @@ def check_size(file: Path) -> None:
 
 
 def labelled(option: str) -> str:
-    return option[2:].replace("-", " ").capitalize()
+    return LABELS.get(option) or option[2:].replace("-", " ").capitalize()
 
 
 def sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
+    return f"{text[0].upper()}{text[1:]}.".replace("--", "")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -40,6 +40,8 @@ def test_every_page_follows_the_clock_and_the_alerts(page: Page, fleet: str) -> 
 
     expect(page.locator("#clock")).to_have_attribute("data-state", "live")
     expect(page.locator("#firing-count")).to_have_text("1")
+    # The tab says so too.
+    assert str(page.locator("#icon").get_attribute("href")).startswith("data:image/svg+xml,")
 
 
 def test_without_scripts_it_opens_all_the_same(browser: Browser, fleet: str) -> None:

@@ -12,6 +12,7 @@ const WORDS = { live: "live", stale: "stale", paused: "paused", reconnecting: "r
 
 let source = null;
 let attempt = 0;
+let wasConnected = false;
 let retryTimer = 0;
 let hiddenTimer = 0;
 let heardAt = 0;
@@ -64,6 +65,7 @@ function connect() {
   source = stream;
   stream.onopen = () => {
     attempt = 0;
+    wasConnected = true;
     heardAt = now();
     if (brokeOff) announce("resumed");
     brokeOff = false;
@@ -112,6 +114,16 @@ function showUnacknowledged(n) {
   nUnacknowledged = n;
   document.title = document.title.replace(/^\(\d+\) /, "");
   if (n) document.title = `(${n}) ${document.title}`;
+  badge(n);
+}
+
+/** Show on the icon of the tab how many alerts wait for someone; more than nine as a dot. */
+function badge(n) {
+  const icon = document.getElementById("icon");
+  icon.dataset.plain ??= icon.href;
+  const count = n > 9 ? "" : `<text x="21" y="27.5" font-family="sans-serif" font-size="19" font-weight="700" text-anchor="middle" fill="#fff">${n}</text>`;
+  const svg = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><rect width="32" height="32" rx="7" fill="#151c23"/><path d="M2 12h5l2-6 3 9 2-5h3" fill="none" stroke="#e8a33a" stroke-width="2.4"/><circle cx="21" cy="21" r="11" fill="#d3352b"/>${count}</svg>`;
+  icon.href = n ? `data:image/svg+xml,${encodeURIComponent(svg)}` : icon.dataset.plain;
 }
 
 function state() {
@@ -127,7 +139,8 @@ function show() {
   const is = state();
   const age = tick === null ? "" : ` ${duration((now() - tick) / 1000)}`;
   const word = document.getElementById("clock-word");
-  const text = is === "stale" ? (tick === null ? "no data" : `stale${age}`) : WORDS[is];
+  const isFirst = is === "reconnecting" && !wasConnected;
+  const text = is === "stale" ? (tick === null ? "no data" : `stale${age}`) : isFirst ? "connecting" : WORDS[is];
   if (clock.dataset.state !== is) clock.dataset.state = is;
   if (word.textContent !== text) word.textContent = text;
   const asOf = document.getElementById("as-of");
@@ -135,7 +148,7 @@ function show() {
   const title = `Data as of ${asOf.textContent}: ${text}${is === "stale" && why ? `, ${why}` : ""}. Click or p: ${paused ? "resume" : "pause"}`;
   if (clock.title !== title) clock.title = title;
   const isTroubled = is === "stale" || is === "reconnecting";
-  document.body.classList.toggle("is-stale", isTroubled);
+  document.body.classList.toggle("is-stale", isTroubled && !isFirst);
   explain(isTroubled, is === "stale" ? why : "the server is not responding");
 }
 

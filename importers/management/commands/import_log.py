@@ -32,7 +32,7 @@ FARTHEST_ZONE_HOURS = 14.0
 TEXTS = (
     ("--model", "name of the model, as in the catalog if it is there"),
     ("--instance", "instance type it ran on; with --nodes, the list price follows"),
-    ("--precision", "bf16 or fp8, for the share of the peak"),
+    ("--precision", "such as bf16 or fp8, for the share of the peak"),
     ("--optimizer", "such as AdamW, if the log does not say"),
     ("--team", "team of the run"),
 )
