@@ -10,7 +10,7 @@ from django import forms
 from django.conf import settings
 from django.contrib import messages
 from django.core.management.base import CommandError
-from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
+from django.http import HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.urls import path
 from django.views.decorators.http import require_http_methods
 
@@ -142,7 +142,7 @@ def run_import(request: HtmxRequest) -> HttpResponseBase:
     return HttpResponseRedirect(kept.run.get_absolute_url())
 
 
-def show(request: HttpRequest, form: ImportForm) -> HttpResponse:
+def show(request: HtmxRequest, form: ImportForm) -> HttpResponse:
     return render_page(request, "runs/run_import.html", {"form": form})
 
 
