@@ -9,7 +9,7 @@ from fleet.costs.budgets import budget_status
 from fleet.costs.drift import update_cost_alerts
 from fleet.models import Alert, Budget, Run
 from telemetry.store.hot import HotStore
-from tests.helpers import NOON
+from tests.helpers import NOON, number_from
 
 
 def budget(usd: float, *, days: float = 1, **fields: Any) -> Budget:
@@ -48,6 +48,8 @@ def test_a_budget_that_will_not_do_is_raised_once_and_resolves(run: Run, hot: Ho
 
 
 def test_each_budget_has_an_alert_of_its_own(run: Run, hot: HotStore) -> None:
+    # Subjects are text: that of budget 10 comes before that of budget 9.
+    number_from(1, Budget)
     budget(1000)
     budget(500, run=run)
 
