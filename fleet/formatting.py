@@ -173,6 +173,13 @@ def per_hour(value: float | None) -> str:
     return f"${text}" if len(text.partition(".")[2]) >= 2 else f"${value:,.2f}"
 
 
+def loss_per_hour(value: float | None) -> str:
+    """Format what an hour costs, with a minus sign: in whole dollars from $10 on."""
+    if value is None or not math.isfinite(value):
+        return ABSENT
+    return f"{MINUS}${value:,.0f}/h" if value >= 9.995 else f"{MINUS}{usd(value)}/h"
+
+
 TINY = 1e-9
 MARKS = {
     "better": ("ok", "✓"),

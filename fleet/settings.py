@@ -41,6 +41,10 @@ REQUEST_SAMPLES = ENV.flag("TRNWATCH_REQUEST_SAMPLES", default=True)
 FALSE_PAGES_PER_YEAR = ENV.number(
     "TRNWATCH_FALSE_PAGES_PER_YEAR", PAGES_PER_YEAR, least=0.01, most=8760
 )
+# Slow steps that cost less than this an hour are a warning, not a page. 0: each pages by its rule.
+PAGE_FROM_USD_PER_HOUR = ENV.number(
+    "TRNWATCH_PAGE_FROM_USD_PER_HOUR", 0.0, least=0.0, most=1_000_000.0
+)
 
 # Django
 SECRET_KEY = ENV.text("TRNWATCH_SECRET_KEY")

@@ -18,6 +18,7 @@ from fleet.alerts.correlation import (
     parts_json,
 )
 from fleet.alerts.events import Kind, change, nodes_text, note, severity_text, summary
+from fleet.alerts.impact import is_minor
 from fleet.alerts.matchers import active_silences
 from fleet.alerts.probe_requests import PROBED, locate_probed, with_probed_place
 from fleet.alerts.record import begun, continued
@@ -45,6 +46,12 @@ from telemetry.detect.shares import LAYOUT
 SEVERITIES = {"page": Alert.Severity.PAGE, "warn": Alert.Severity.WARN}
 # Uneven work comes and goes from step to step.
 UNEVEN = "seq_imbalance"
+
+
+def severity_of(finding: Finding, run: Run | None, *, now: datetime) -> Alert.Severity:
+    """Return the severity of a finding's alert: that of its rule, unless it costs too little."""
+    is_lowered = finding.severity == "page" and is_minor(finding, run, now=now)
+    return Alert.Severity.WARN if is_lowered else SEVERITIES[finding.severity]
 
 
 def reconcile(
@@ -211,7 +218,7 @@ def fire(finding: Finding, key: Subject, *, now: datetime) -> Alert | None:
                 subject=key[1],
                 **fields_of(finding),
                 **begun(finding, key[1], now=now),
-                severity=SEVERITIES[finding.severity],
+                severity=severity_of(finding, run, now=now),
                 run=run,
                 onset_at=min(now, datetime.fromtimestamp(finding.onset_s, UTC)),
                 fired_at=now,
@@ -250,7 +257,7 @@ def _refire(alert: Alert, finding: Finding, key: Subject, *, now: datetime) -> b
         "subject": key[1],
         **fields,
         **continued(alert, finding, key[1], now=now, is_new=True),
-        "severity": SEVERITIES[finding.severity],
+        "severity": severity_of(finding, alert.run, now=now),
         "resolved_at": None,
         "last_seen_at": now,
         "n_firings": alert.n_firings + 1,
@@ -380,7 +387,7 @@ def refresh(
     came, left = members_text(alert, group) if group else ("", "")
     # A group moves at once: the rule and subject of a part that ended may break again.
     moves = must_move or key != key_of(alert)
-    is_urgent = SEVERITIES[finding.severity] < alert.severity
+    is_urgent = (severity := severity_of(finding, alert.run, now=now)) < alert.severity
     if moves and not (group or must_move or is_urgent):
         moves = not _has_recent(alert, Kind.RULE_CHANGED, since=now - RULE_STAYS)
     has_new_culprit = not (came or left) and _has_new_culprit(alert, finding, now=now)
@@ -405,7 +412,7 @@ def refresh(
         to |= {"rule": key[0], "subject": key[1]}
     # A warning may become a page; under its own rule a page never becomes a warning.
     if moves or is_urgent:
-        to["severity"] = SEVERITIES[finding.severity]
+        to["severity"] = severity
     if has_new_culprit:
         to |= fields_of(finding)
     elif group and (moves or has_other_parts(alert, group)):

@@ -5,7 +5,7 @@ The sentences are in ``templates/alerts``: ``_rule.html`` holds what every alert
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, lru_cache
@@ -27,6 +27,14 @@ from fleet.alerts.causes import (
     shared_cause,
 )
 from fleet.alerts.evidence import WHOLE_STEP, Evidence, finite
+from fleet.alerts.impact import (
+    LOSS_NOISE_RATIO,
+    Impact,
+    impact_of,
+    is_less,
+    scatter_of,
+    step_s_now,
+)
 from fleet.alerts.quality import share_text
 from fleet.alerts.record import STEP_NOISE_RATIO, RecordedAlert, recorded
 from fleet.formatting import (
@@ -35,12 +43,11 @@ from fleet.formatting import (
     percent,
     render_line,
     render_lines,
-    seconds,
     unit_of,
     usd,
 )
 from fleet.models import Alert
-from telemetry.detect import names_of
+from telemetry.detect import RULES, names_of
 from telemetry.detect.causes import UNKNOWN
 
 # The longest that a first message waits for the cause: nearly all are located within 10 s.
@@ -56,16 +63,18 @@ def is_located(alert: Alert) -> bool:
 
 
 SYMPTOMS = names_of(lambda rule: rule.is_symptom)
+# Causes of which templates/alerts/_verdict.html says who is slow.
+VERDICTS = frozenset(
+    {
+        *("efa_latency", "efa_loss", "efa_down", "network", "slow_core", "hbm_slow", "throttle"),
+        *("slow_compute", "input_stall", "hang", "node_crash"),
+    }
+)
 SELF_EXPLAINED = names_of(lambda rule: rule.explains_itself)
 # Causes that the opening of their alert states.
 STATED = frozenset({"workers_ended", "reports_refused"})
-# Healthy steps vary by this ratio: a smaller loss counts as none.
-LOSS_NOISE_RATIO = 0.01
 # Less than half a step reads as none.
 LEAST_LOST_STEPS = 0.5
-# The highest of many means of five steps, and any other, lie within so many deviations of single
-# steps: four of a mean's above, two and a half below.
-SCATTER_DEVIATIONS = 3.0
 CLOCK_WITHIN = timedelta(hours=12)
 
 
@@ -116,21 +125,6 @@ class Loss:
         return render_line("alerts/_loss.html#how", **context)
 
 
-def is_less(
-    now: float | None, worst: float | None, scatter: float, written: Callable[[float], str]
-) -> bool:
-    """Whether a figure fell by more than its run scatters, and is written in other digits."""
-    if now is None or worst is None:
-        return False
-    return worst - now > SCATTER_DEVIATIONS * scatter and written(now) != written(worst)
-
-
-def _scatter(name: str, worst: "Evidence", seen: "Evidence | None") -> float:
-    """Deviation of single steps; that of the record's worst or last steps, whichever is larger."""
-    each = (of.number(name) for of in (worst, seen) if of is not None)
-    return max((known for known in each if known is not None), default=0.0)
-
-
 def loss(alert: Alert) -> Loss | None:
     """Read what an alert has cost, as fleet/costs/losses.py measured it; None if unknown."""
     names = ("lost_s", "span_s", "n_steps", "usd")
@@ -156,6 +150,20 @@ class AlertText:
     @cached_property
     def headline(self) -> SafeString:
         return self._render("headline", linked=False)
+
+    @cached_property
+    def verdict(self) -> SafeString:
+        """What is wrong, and what it costs, as a person would say it; the culprit, if known."""
+        return self._render("verdict", linked=False)
+
+    @cached_property
+    def because(self) -> SafeString:
+        """What the verdict leaves out: the broken rule, and the figure of the culprit."""
+        return self._render("because")
+
+    @cached_property
+    def impact(self) -> Impact:
+        return impact_of(self.alert)
 
     @cached_property
     def detail(self) -> SafeString:
@@ -219,9 +227,6 @@ class AlertText:
         knows_steps = step_s is not None and usual_s is not None
         is_apart = latest and shown and alert.is_open and latest.at_s != shown.at_s
         seen = Evidence(latest.figures) if latest and is_apart else None
-        step_s_now = seen.number("step_s") if seen else None
-        if not is_less(step_s_now, step_s, _scatter("step_scatter_s", evidence, seen), seconds):
-            step_s_now = None
         # Whether steps take longer; empty where the headline says so already. Shorter ones belong
         # to the end of a problem.
         step_time = ""
@@ -249,6 +254,9 @@ class AlertText:
             + (alert.cause if is_known_cause and not spans_run else "other"),
             "headline_template": _template_name(rule, "headline"),
             "opening_template": _template_name(rule, "opening"),
+            "detail_template": _template_name(rule, "detail"),
+            "verdict_template": _verdict_template(alert, rule),
+            "impact": self.impact,
             "is_about_node": is_about_node,
             "is_own_cause": is_own_cause,
             "is_self_explained": alert.rule in SELF_EXPLAINED,
@@ -268,7 +276,7 @@ class AlertText:
             "has_step_times": knows_steps,
             "slows": slows,
             "step_time": step_time,
-            "step_s_now": step_s_now,
+            "step_s_now": step_s_now(self.recorded),
             "seen_at": latest.at if latest else None,
             **self._standstill(),
             "recovery": alert.recovery,
@@ -294,7 +302,7 @@ class AlertText:
             return {}
         worst = evidence.number("share_ratio")
         last = seen.number("share_ratio") if seen else None
-        is_lower = is_less(last, worst, _scatter("share_scatter_ratio", evidence, seen), percent)
+        is_lower = is_less(last, worst, scatter_of("share_scatter_ratio", evidence, seen), percent)
         limit = evidence.number("limit_ratio")
         if limit is None and alert.run is not None:
             limit = alert.run.allreduce_limit_ratio
@@ -314,6 +322,15 @@ def _template_name(rule: str, part: str) -> str:
     except TemplateDoesNotExist:
         return f"alerts/_rule.html#{part}"
     return name
+
+
+def _verdict_template(alert: Alert, rule: str) -> str:
+    """Find what says who is slow: by the cause of a known culprit, else the headline."""
+    traits = RULES.get(rule)
+    is_about_pace = traits is not None and traits.slows_steps
+    if alert.node is not None and is_about_pace and alert.cause in VERDICTS:
+        return f"alerts/_verdict.html#{alert.cause}"
+    return _template_name(rule, "headline")
 
 
 def _collective(alert: Alert, evidence: Evidence) -> str:

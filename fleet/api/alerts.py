@@ -13,6 +13,7 @@ from ninja import Path, Query, Router
 from ninja.params.functions import Header
 
 from fleet import alerts
+from fleet.alerts.impact import Impact, impact_of
 from fleet.alerts.matchers import matchers_of, written
 from fleet.alerts.silences import LONGEST
 from fleet.alerts.text import headline, plain
@@ -49,6 +50,17 @@ IF_MATCH: Any = Header(
 )
 # Acts on an alert by a payload, for a caller at a time; returns why it could not, or nothing.
 Act = Callable[[Alert, Any, str, datetime], str]
+
+
+class ImpactOut(ResponseSchema, source=Impact):
+    """What an alert costs while it lasts, at worst; null where unknown."""
+
+    step_factor = doc("Time of a step over its usual time; null where no step ends.", 1.62)
+    lost_ratio = doc("Share of the time in which nothing is gained, 0 to 1.", 0.38)
+    usd_per_hour = doc("What the run's nodes cost in that share of an hour.", 164.2)
+    stands_still = doc("Whether no step ends.")
+    is_least = doc("Whether other runs are affected, which are not counted.")
+    lacks_price = doc("Whether time is lost, and the price of the nodes is not set.")
 
 
 class AlertOut(ResponseSchema, source=Alert):
@@ -91,6 +103,7 @@ class AlertOut(ResponseSchema, source=Alert):
     silence: int | None = doc("Number of the silence that mutes it.")
     earlier: int | None = doc("The same problem within the hour before.")
     url: str = doc("Path of its page.", "/alerts/42/")
+    impact: ImpactOut = doc("What it costs while it lasts.")
 
 
 class EventOut(ResponseSchema, source=AlertEvent):
@@ -241,6 +254,7 @@ def _computed(alert: Alert, *, now: datetime, last_event: int | None) -> dict[st
         "silence": alert.silence_id,
         "earlier": alert.earlier_id,
         "url": alert.get_absolute_url(),
+        "impact": impact_of(alert),
     }
 
 

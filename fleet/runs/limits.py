@@ -4,6 +4,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from django.conf import settings
 from django.db import transaction
 
 from fleet.models import Annotation, Run
@@ -16,6 +17,8 @@ COLUMNS = {
     "allreduce_share.limit_ratio": "allreduce_limit_ratio",
     "allreduce_share.resolve_ratio": "allreduce_resolve_ratio",
 }
+# Of no single rule: slow steps that cost less an hour are warnings. 0: all that page by rule do.
+PAGE_FROM = "page.usd_per_hour"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,8 @@ class RunLimit:
 
     @property
     def usual(self) -> float:
+        if self.key == PAGE_FROM:
+            return settings.PAGE_FROM_USD_PER_HOUR
         return round(RULES[self.rule].limits[self.name] / self.scale, 6)
 
     def of(self, run: Run) -> float | None:
@@ -87,7 +92,17 @@ RUN_LIMITS = (
         *("cost_drift", "own_ratio", "Tokens above earlier ones by", "%", PERCENT, 5, 500),
         help="In cost; or above similar runs.",
     ),
+    RunLimit(
+        *("page", "usd_per_hour", "Page from a loss of", "$/h", 1.0, 0, 1_000_000),
+        help="Slow steps that cost less are a warning. 0: they page.",
+    ),
 )
+
+
+def page_from(run: Run) -> float:
+    """Return from how many dollars an hour on slow steps of a run page; 0: always."""
+    own: float | None = (run.limits or {}).get(PAGE_FROM)
+    return settings.PAGE_FROM_USD_PER_HOUR if own is None else own
 
 
 def own_limits(run: Run, *, others_than: Container[str] = ()) -> list[tuple[str, str, str]]:

@@ -25,6 +25,7 @@ for write in (
     formatting.listed,
     formatting.markdown,
     formatting.moment,
+    formatting.loss_per_hour,
     formatting.per_hour,
     formatting.percent,
     formatting.rate,

@@ -82,7 +82,7 @@ def paragraph_of(alert: Alert, *, after: timedelta = timedelta(minutes=3)) -> st
 def test_a_slow_link_moves_the_bytes_slowly_and_no_one_is_late(make: Make) -> None:
     assert paragraph_of(make(LINK)) == (
         f"llama spends 31.4 % of each step in gradient all-reduce (limit 25 %) since {SINCE}. "
-        "The likely cause is EFA latency on device 2 of limping: 142 µs against 17.0 µs on its "
+        "Likely cause: EFA latency on device 2 of limping, 142 µs vs 17.0 µs on its "
         "peers. All 4 nodes arrive at the collective together; the transfer itself is slow. "
         "Each step takes 8.40 s instead of 6.30 s. $1.07 and 7 steps lost so far."
     )
@@ -293,8 +293,8 @@ def test_a_checkpoint_without_an_earlier_one_is_compared_with_what_is_expected(m
     figures |= {"culprit": figure | {"unit": "s"}}
     measured, expected = make(figures, **rule), make(figures | {"is_expected": True}, **rule)
 
-    assert "against 14.0 s before" in paragraph_of(measured)
-    assert "against 14.0 s expected for its size" in paragraph_of(expected)
+    assert "vs 14.0 s before" in paragraph_of(measured)
+    assert "vs 14.0 s expected for its size" in paragraph_of(expected)
     assert "before" not in paragraph_of(expected)
     names = dict(facts(expected))
     assert "Before" not in names
@@ -364,7 +364,7 @@ def test_what_is_no_number_is_nothing(odd: object) -> None:
 @pytest.mark.parametrize(
     ("rule", "cause", "shown"),
     [
-        ("core_slow", "slow_core", "Core 2 of limping computes slowly: 142 µs against 17.0 µs"),
+        ("core_slow", "slow_core", "Core 2 of limping computes slowly: 142 µs vs 17.0 µs"),
         ("core_slow", "throttle", "Device 2 of limping is throttled"),
         ("hbm_slow", "hbm_slow", "Device 2 of limping has slow HBM"),
         ("efa_degraded", "efa_loss", "EFA packet loss on device 2 of limping"),
@@ -406,7 +406,7 @@ def test_what_is_its_own_cause_is_reported_once_with_its_figure(make: Make) -> N
     )
 
     assert (
-        f"llama writes checkpoints slowly: 10.3 s against 3.10 s before, since {SINCE}."
+        f"llama writes checkpoints slowly: 10.3 s vs 3.10 s before, since {SINCE}."
         in paragraph_of(alert)
     )
     assert "likely" not in paragraph_of(alert)
@@ -447,11 +447,11 @@ def test_the_most_probable_cause_is_stated_where_none_is_named(make: Make) -> No
 
 def test_nothing_is_said_of_a_transfer_that_takes_longer_than_the_wait(make: Make) -> None:
     late = make(CORE, cause="slow_compute")
-    assert "The transfer is as fast as before: 3 other nodes are waiting on limping" in (
+    assert "The transfer is as fast as before: all 3 other nodes are waiting on limping" in (
         paragraph_of(late)
     )
 
     both = make(CORE | {"transfer_ratio": 0.274, "wait_ratio": 0.221}, cause="slow_compute")
     text = paragraph_of(both)
     assert "as fast as before" not in text
-    assert "peers. 3 other nodes are waiting on limping." in text
+    assert "peers. All 3 other nodes are waiting on limping." in text
