@@ -20,6 +20,7 @@ from django.template.loader import render_to_string
 from django.utils.module_loading import import_string
 
 from fleet.alerts.events import labels_of
+from fleet.alerts.impact import Impact, worst_first
 from fleet.alerts.runbooks import LINK, PLACES, steps_now
 from fleet.alerts.text import AlertText, plain
 from fleet.charts.frozen import frozen_link
@@ -62,6 +63,8 @@ class AlertItem:
     pk: int
     headline: str
     blame: str
+    verdict: str
+    because: str
     story: str
     rule: str
     cause: str
@@ -86,11 +89,12 @@ class AlertItem:
     image_url: str
     do_now: str
     labels: dict[str, str]
+    impact: Impact
 
     @property
     def summary(self) -> str:
-        """The headline and the likely cause, in one line."""
-        return f"{self.headline}. {self.blame}".rstrip(". ") if self.blame else self.headline
+        """What is wrong and what it costs, then why, in one line."""
+        return f"{self.verdict}. {self.because}".rstrip(". ") if self.because else self.verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +173,8 @@ def message_of(
 
     ``draw`` draws the chart of an alert for receivers that cannot fetch it.
     """
-    rows = delivery.alerts.select_related("run", "node").order_by("severity", "fired_at", "pk")
-    alerts, receiver = list(rows), delivery.receiver
+    rows = delivery.alerts.select_related("run", "node").order_by("pk")
+    alerts, receiver = sorted(rows, key=worst_first), delivery.receiver
     is_drawn = draw is not None and alerts and receiver.kind == Receiver.Kind.EMAIL
     return Message(
         kind=KIND(delivery.kind),
@@ -207,6 +211,8 @@ def item_of(
         pk=alert.pk,
         headline=plain(text.headline),
         blame=plain(text.detail),
+        verdict=plain(text.verdict),
+        because=plain(text.because),
         story=plain(text.story),
         rule=alert.rule,
         cause=alert.cause,
@@ -231,6 +237,7 @@ def item_of(
         image_url=image_url(alert, base_url=base_url, at=now),
         do_now=steps_now(alert, base_url=base_url),
         labels=labels or labels_of(alert),
+        impact=text.impact,
     )
 
 
@@ -368,7 +375,7 @@ class Slack(HttpChannel):
         ]
         if message.items and message.items[0].image_url.startswith("https:"):
             item = message.items[0]
-            alt = f"Chart: {item.headline}"[:LONGEST_ALT]
+            alt = f"Chart: {item.verdict}"[:LONGEST_ALT]
             blocks.append({"type": "image", "image_url": item.image_url, "alt_text": alt})
         if message.is_open and message.has_buttons:
             blocks += [_buttons(item) for item in message.items[:MOST_ITEMS]]
@@ -438,7 +445,7 @@ class PagerDuty(HttpChannel):
         if action != "trigger":
             return event
         is_public = item.image_url.startswith("https:")
-        image = {"src": item.image_url, "href": item.frozen_url, "alt": item.headline}
+        image = {"src": item.image_url, "href": item.frozen_url, "alt": item.verdict}
         return event | {
             "client": "trnwatch",
             "images": [image] if is_public else [],

@@ -82,7 +82,7 @@ def test_a_webhook_reports_all_that_is_known(
 
     [alert] = body["alerts"]
     assert (body["version"], body["kind"]) == (1, "firing")
-    assert body["title"].startswith("[FIRING] llama")
+    assert body["title"].startswith("[FIRING] EFA 3 of limping is slow")
     assert (alert["rule"], alert["cause"], alert["severity"]) == (
         "allreduce_share",
         "efa_latency",
@@ -101,7 +101,7 @@ def test_slack_gets_one_line_for_the_phone_and_blocks_below(
 ) -> None:
     body = sent("slack", message, hook_server).json
 
-    assert body["text"].startswith(":red_circle: [FIRING] llama")
+    assert body["text"].startswith(":red_circle: [FIRING] EFA 3 of limping is slow")
     kinds = [block["type"] for block in body["blocks"]]
     assert kinds == ["header", "section", "section", "image", "context"]
     section = body["blocks"][1]["text"]["text"]
@@ -110,7 +110,7 @@ def test_slack_gets_one_line_for_the_phone_and_blocks_below(
 
 
 def test_slack_reads_no_marks_into_names(message: Message, hook_server: ReceiverServer) -> None:
-    item = replace(message.items[0], headline="<!channel> & <b>", blame="", story="<@U1>" * 2_000)
+    item = replace(message.items[0], verdict="<!channel> & <b>", because="", story="<@U1>" * 2_000)
     body = sent("slack", replace(message, items=(item,)), hook_server).json
 
     assert "<!channel>" not in body["text"]
@@ -208,7 +208,7 @@ def test_every_channel_renders_every_notice(message: Message) -> None:
     for name, channel in CHANNELS.items():
         for kind in KIND:
             body: Any = channel.render(replace(message, kind=kind, changes=(change,)))
-            assert bare.get((name, kind), message.items[0].headline) in json.dumps(body), (
+            assert bare.get((name, kind), message.items[0].verdict) in json.dumps(body), (
                 name,
                 kind,
             )
@@ -303,7 +303,7 @@ def test_other_services_are_reached_by_apprise(
     channel = CHANNELS["apprise"]
     channel.send(discord, channel.render(message), key="k1", at=NOON, client=CLIENT)
     [post] = hook_server.posts
-    assert "[FIRING] llama" in post.json["content"]
+    assert "[FIRING] EFA 3 of limping is slow" in post.json["content"]
     assert message.items[0].url in post.json["content"]
 
 
