@@ -76,11 +76,16 @@ def steps_now(alert: Alert, *, base_url: str = "") -> str:
     do not show which one it is. A command whose names are not all known is left out. Links begin
     with ``base_url``.
     """
-    rule = (rule_of(alert.cause) if alert.node else None) or alert.rule
+    rule = runbook_of(alert)
     titles = [*(f"{NOW}: {case}" for case in cases_of(alert)), NOW]
     found_in = ((each, title) for each in (rule, alert.rule) for title in titles)
     steps = for_alert(next(filter(None, (section(*each) for each in found_in)), ""), alert)
     return steps.replace("](/", f"]({base_url}/")
+
+
+def runbook_of(alert: Alert) -> str:
+    """Name the rule whose runbook an alert has: the cause's own, where its node is known."""
+    return (rule_of(alert.cause) if alert.node else None) or alert.rule
 
 
 def checks_first(alert: Alert) -> str:
