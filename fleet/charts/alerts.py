@@ -8,6 +8,7 @@ import numpy as np
 
 from fleet.alerts.causes import cause_text, part_text
 from fleet.alerts.evidence import WAITED, Evidence, has_late_worker
+from fleet.alerts.record import recorded
 from fleet.charts.figures import Chart, ChartLine, Heat, Mark, Shade
 from fleet.charts.nodes import NodeChart, chart_of_metric, node_figure, note_of
 from fleet.charts.runs import PER_STEP, run_figure, worker_places
@@ -203,7 +204,7 @@ def charts_of(alert: Alert) -> Sequence[AlertChart]:
     if evidence.wait_by_worker or alert.rule in WAITED:
         words = PER_STEP
         if has_late_worker(alert):
-            words = f"{PER_STEP}; {alert.node} waits least: the others wait for it"
+            words = f"{PER_STEP}; all others wait for {alert.node}"
         elif evidence.is_transferring:
             words = f"{PER_STEP}; most time is transfer, not waiting for one worker"
         charts.append(AlertChart("workers", "Wait by worker", "bars", words))
@@ -214,6 +215,16 @@ def charts_of(alert: Alert) -> Sequence[AlertChart]:
         drawn = AlertChart("loss", "Training loss", "lines", "as the job reports it")
         charts.insert(len(culprits), drawn)
     return charts
+
+
+def leads_of(charts: Sequence[AlertChart]) -> Sequence[AlertChart]:
+    """Return the two charts that tell most: the culprit against its peers, and the steps."""
+    wanted = ("by-node", "culprit", "workers", "loss", "share")
+    ranked = sorted(
+        charts, key=lambda each: wanted.index(each.name) if each.name in wanted else len(wanted)
+    )
+    steps = [each for each in charts if each.name == "phases"]
+    return [*[each for each in ranked if each.name != "phases"][: 2 - len(steps)], *steps]
 
 
 def alert_figure(
@@ -251,7 +262,7 @@ def alert_figure(
 
 
 def _usual(alert: Alert) -> Sequence[Mark]:
-    evidence = Evidence(alert.evidence)
+    evidence = Evidence(recorded(alert).alert.evidence)
     usual_s = evidence.number("baseline_step_s") or evidence.number("usual_step_s")
     return [] if usual_s is None else [(usual_s, f"before {seconds(usual_s)}", "peers")]
 

@@ -10,11 +10,14 @@ from django.db.models import IntegerField, OuterRef, Q, Subquery, Value
 from numpy.typing import NDArray
 
 from fleet.alerts.causes import PART_NAMES, cause_name, part_name
-from fleet.alerts.evidence import Evidence
+from fleet.alerts.evidence import Evidence, finite
+from fleet.alerts.impact import NOTICEABLE_RATIO, Impact
 from fleet.alerts.text import headline
 from fleet.charts.frozen import as_of
+from fleet.charts.markers import checkpoints
 from fleet.formatting import duration, si
 from fleet.models import Alert, AlertEvent, Annotation, InjectedFault
+from fleet.trials.observed import restarts_of
 from telemetry.detect.causes import SIGNATURES, UNKNOWN
 from telemetry.detect.quantities import SYMPTOMS
 from telemetry.simulate.faults import FAULTS
@@ -304,6 +307,51 @@ def _placed(change: RecentChange, onset_at: datetime, *, hit_s: float) -> Recent
     before_s = 0.0 if -1.0 <= before_s < 0 and not hit_s else before_s
     is_within = -hit_s <= before_s < 0
     return replace(change, before_s=0.0 if is_within else before_s, is_within=is_within)
+
+
+# The run has written a checkpoint within this time, or nothing is known of it.
+CHECKPOINT_WITHIN_S = 7_200.0
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """What a restart without the culprit costs, in seconds, and the share of time it saves."""
+
+    repeated_s: float
+    start_s: float
+    lost_ratio: float
+
+    @property
+    def pays_after_s(self) -> float:
+        return (self.repeated_s + self.start_s) / self.lost_ratio
+
+
+def restart_of(source: Source, alert: Alert, impact: Impact, *, now: datetime) -> Restart | None:
+    """Weigh a restart of an alert's run against going on; None where a figure is unknown.
+
+    Lost are the steps since the last checkpoint, at their usual pace, and the time that the last
+    start took. Saved is what the alert costs.
+    """
+    run, usual_s = alert.run, finite(alert.cost.get("usual_s"))
+    lost_ratio = impact.lost_ratio or 0.0
+    if (
+        run is None
+        or not alert.is_open
+        or not alert.nodes
+        or not usual_s
+        or lost_ratio < NOTICEABLE_RATIO
+    ):
+        return None
+    starts, end_s = restarts_of(run, run.started_at, now), now.timestamp()
+    if not starts:
+        return None
+    steps = run_steps(source, run.name, start_s=end_s - CHECKPOINT_WITHIN_S, end_s=end_s)
+    saved = checkpoints(steps)
+    if not saved:
+        return None
+    begun, ready = starts[-1]
+    n_since = int(steps.step[-1] - steps.step[np.searchsorted(steps.ended_at_s, saved[-1].at_s)])
+    return Restart(n_since * usual_s, (ready - begun).total_seconds(), lost_ratio)
 
 
 def until_of(alert: Alert, *, now: datetime) -> datetime:

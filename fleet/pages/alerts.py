@@ -15,8 +15,9 @@ from django.utils.safestring import SafeString
 from django.views.decorators.http import require_safe
 from redis.exceptions import RedisError
 
+from fleet.alerts.impact import lowered_below, worst_first
 from fleet.alerts.text import AlertText, facts
-from fleet.charts.alerts import alert_window, charts_of
+from fleet.charts.alerts import alert_window, charts_of, leads_of
 from fleet.charts.frozen import figures_of, frozen_link, parse_moment, written
 from fleet.models import Alert, AlertEvent, Node, ProbeRequest, Run, TraceRequest
 from fleet.models.alert import AlertQuerySet
@@ -28,6 +29,7 @@ from fleet.pages.alert_context import (
     neighbours_of,
     nth_this_week,
     recurring,
+    restart_of,
     similar_alerts,
     until_of,
     where_of,
@@ -87,14 +89,15 @@ class AlertRow:
 
 
 def rows_of(alerts: Iterable[Alert], *, now: datetime) -> list[AlertRow]:
-    """Return a row for each alert, silenced ones last."""
+    """Return a row for each alert: of open ones the worst first, silenced ones last."""
     listed = list(alerts)
     nth = nth_this_week(listed)
     rows = [
         AlertRow(AlertText(alert, now), nth.get(alert.pk, 1), alert.is_silenced(now))
         for alert in listed
     ]
-    return sorted(rows, key=lambda row: row.is_silenced)
+    worst = sorted(rows, key=lambda row: worst_first(row.alert) if row.alert.is_open else ())
+    return sorted(worst, key=lambda row: row.is_silenced)
 
 
 LIST_PARTIALS = ("open", "resolved")
@@ -180,17 +183,18 @@ def alert_context(pk: str | int, *, at: str = "") -> dict[str, Any]:
     if any(event.kind == AlertEvent.Kind.TRACE_REQUESTED for event in events):
         trace = TraceRequest.objects.filter(alert=alert, requested_at__lte=at_time).first()
     comments = [e for e in events if e.by and e.text and e.kind in COMMENT_KINDS]
-    link = frozen_link(alert_at, at=at_time)
+    link, charts = frozen_link(alert_at, at=at_time), charts_of(alert_at)
+    leads, text = leads_of(charts), AlertText(alert_at, at_time)
     return {
         "alert": alert,
         "alert_at": alert_at,
         "frozen_at": frozen_at,
         "stream": f"alert:{alert.pk}",
         "rule": RULES.get(alert_at.rule),
-        "text": AlertText(alert_at, at_time),
+        "text": text,
         "facts": facts(alert_at),
         "causes": causes_of(alert_at),
-        "do_now": do_now(alert) if alert.is_open and not frozen_at else "",
+        "do_now": do_now(alert) if alert.is_open and not frozen_at else None,
         "probes": probes[:PROBES_SHOWN],
         "more_probes": probes[PROBES_SHOWN:],
         "trace_request": trace,
@@ -198,7 +202,10 @@ def alert_context(pk: str | int, *, at: str = "") -> dict[str, Any]:
         "history": history,
         "events": events,
         "comment": comments[-1] if comments else None,
-        "charts": charts_of(alert_at),
+        "leads": leads,
+        "more_charts": [each for each in charts if each not in leads],
+        "restart": restart_of(hot, alert, text.impact, now=now) if not frozen_at else None,
+        "lowered": lowered_below(alert_at),
         "frozen_link": link,
         "here": link if frozen_at else alert.get_absolute_url(),
         "now": now,

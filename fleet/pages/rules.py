@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from html import unescape
 from itertools import pairwise, takewhile
+from textwrap import dedent
 
 from django.conf import settings
 from django.contrib import messages
@@ -14,7 +16,7 @@ from django.db.models import Count, Max, Q
 from django.http import Http404, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.html import escape
+from django.utils.html import escape, strip_tags
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_http_methods, require_safe
 from markdown_it import MarkdownIt
@@ -24,7 +26,7 @@ from redis.exceptions import RedisError
 from fleet.access.roles import requires
 from fleet.alerts.evaluate import rule_failures
 from fleet.alerts.quality import RECENT, YEAR, Quality, limits_now, quality, quality_by_rule
-from fleet.alerts.runbooks import PLACES, checks_first, filled, steps_now
+from fleet.alerts.runbooks import PLACES, checks_first, filled, runbook_of, steps_now
 from fleet.alerts.runbooks import document as read_document
 from fleet.alerts.watch_monitor import last_evaluation
 from fleet.formatting import counted
@@ -167,6 +169,9 @@ def _table(
 MARKDOWN.add_render_rule("table_open", _table)
 MARKDOWN.add_render_rule("table_close", lambda *_: "</table></div>\n")
 
+# What follows the first step of a list, and the id of commands that can be copied.
+NEXT_STEP = re.compile(r"\n+(?=\d+\. |\*\*)")
+COPIED = re.compile(r'data-copies="([^"]+)"')
 # What GitHub leaves out of the id of a heading.
 NOT_IN_ID = re.compile(r"[^\w\- ]")
 
@@ -231,5 +236,37 @@ def check_first(alert: Alert) -> SafeString:
     return SafeString(MARKDOWN.render(checks_first(alert)))
 
 
-def do_now(alert: Alert) -> SafeString:
-    return SafeString(MARKDOWN.render(steps_now(alert)))
+@dataclass(frozen=True, slots=True)
+class DoNow:
+    """The first step of a runbook: what to do in one sentence, its commands, and why.
+
+    ``copies`` is the id of the first commands, ``rest`` what follows: more steps, what to expect.
+    """
+
+    act: str
+    why: SafeString
+    commands: SafeString
+    copies: str
+    rest: SafeString
+    runbook: str
+
+
+def do_now(alert: Alert) -> DoNow | None:
+    """Read the steps of an alert's runbook; None without any."""
+    first, _, rest = NEXT_STEP.sub("\0", steps_now(alert), count=1).partition("\0")
+    sentences, _, commands = first.removeprefix("1. ").partition("\n\n")
+    act, _, why = sentences.partition(". ")
+    if not act:
+        return None
+    # It is the text of a button, which holds no link.
+    words = unescape(strip_tags(MARKDOWN.renderInline(act.removesuffix("."))))
+    shown = SafeString(MARKDOWN.render(dedent(commands)))
+    found = COPIED.search(shown)
+    return DoNow(
+        act=words,
+        why=SafeString(MARKDOWN.renderInline(why)),
+        commands=shown,
+        copies=found[1] if found else "",
+        rest=SafeString(MARKDOWN.render(rest)),
+        runbook=runbook_of(alert),
+    )

@@ -42,11 +42,13 @@ class Start(msgspec.Struct, frozen=True):
 
 def starts_of(run: Run, *, first_began: datetime, until: datetime) -> tuple[Start, ...]:
     """List a run's first start, then its restarts."""
-    spans = [(run.started_at, first_began), *_restarts(run, first_began, until)]
+    spans = [(run.started_at, first_began), *restarts_of(run, first_began, until)]
     return tuple(_start(run, begun, ready) for begun, ready in spans[:MOST_STARTS])
 
 
-def _restarts(run: Run, first_began: datetime, until: datetime) -> list[tuple[datetime, datetime]]:
+def restarts_of(
+    run: Run, first_began: datetime, until: datetime
+) -> list[tuple[datetime, datetime]]:
     """List when each restart began, and when the run trained again.
 
     A simulated run may compile during training by plan. That is no restart unless it stopped.
@@ -191,7 +193,7 @@ def observe(hot: Source, run: Run, *, until: datetime) -> Observed:
         checkpoint_error_log=spread_log(checkpoint_s, of_next=False),
         starts=starts,
         alike=starts_of_similar_runs(run),
-        outages_s=outages_of(failures, [begun for begun, _ in _restarts(run, began, until)]),
+        outages_s=outages_of(failures, [begun for begun, _ in restarts_of(run, began, until)]),
     )
 
 

@@ -46,7 +46,7 @@ def test_page_link_cause_acknowledge_are_two_taps(on_call: Page, fleet: str, ale
     on_call.set_content(f"<a href='{link}'>llama spends 31.4 % of each step</a>")
     on_call.get_by_role("link").click()
     on_call.wait_for_url("**/alerts/**")
-    assert "core 7 of limping" in on_call.locator("#story .sentence").inner_text()
+    assert "Core 7 of limping is slow" in on_call.locator("h1.verdict").inner_text()
     on_call.locator("#bar").get_by_role("button", name="Acknowledge").click()
 
     expect(on_call.get_by_role("button", name="Unacknowledge")).to_be_visible()
@@ -54,13 +54,18 @@ def test_page_link_cause_acknowledge_are_two_taps(on_call: Page, fleet: str, ale
     assert alert.acknowledged_by == "olga"
 
 
-def test_sentence_culprit_and_button_need_no_scrolling_and_the_rest_one_tap(
+def test_verdict_buttons_step_and_chart_need_no_scrolling_and_the_rest_one_tap(
     on_call: Page, fleet: str, alert: Alert
 ) -> None:
     on_call.goto(f"{fleet}{alert.get_absolute_url()}")
-    assert is_visible(on_call, "#story .sentence")
-    assert is_visible(on_call, "#story .culprit")
-    assert is_visible(on_call, "#bar button")
+    for part in ("h1.verdict", "#story .sentence", "#now .primary", "#bar button"):
+        assert is_visible(on_call, part)
+    on_call.set_viewport_size({"width": 360, "height": 740})
+    chart = on_call.locator("figure.chart .chart-body").first.bounding_box()
+    bar = on_call.locator("#bar").bounding_box()
+    assert chart
+    assert bar
+    assert chart["y"] + chart["height"] <= bar["y"]
     on_call.wait_for_function(
         "w => document.documentElement.scrollWidth === w", arg=PHONE["width"]
     )
@@ -70,6 +75,7 @@ def test_sentence_culprit_and_button_need_no_scrolling_and_the_rest_one_tap(
     expect(on_call.locator("#lost-how")).to_contain_text("would have ended")
     on_call.keyboard.press("Escape")
 
+    on_call.locator("#changes > summary").click()
     on_call.locator("#annotate-here summary").click()
     on_call.locator("#annotation-text").fill("loader 2.4.1")
     on_call.locator("#annotate").get_by_role("button", name="Annotate").click()
@@ -109,7 +115,7 @@ def test_without_scripts_it_can_be_read_and_acknowledged(
     )
     plain = context.new_page()
     plain.goto(f"{fleet}{alert.get_absolute_url()}")
-    assert "core 7 of limping" in plain.locator("#story .sentence").inner_text()
+    assert "Core 7 of limping is slow" in plain.locator("h1.verdict").inner_text()
     plain.locator("#bar").get_by_role("button", name="Acknowledge").click()
     expect(plain.locator("#story")).to_contain_text("Acknowledged by olga")
     context.close()

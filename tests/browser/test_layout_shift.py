@@ -10,13 +10,13 @@ from fleet.models import Alert
 pytestmark = pytest.mark.browser
 
 SLOW_S = 0.6
-# Takes the parts of each two-column layout away from behind, as if they had not arrived yet;
+# Takes the parts of each layout of two columns away from behind, as if they had not arrived yet;
 # gives those before them that stand elsewhere then.
 MOVED = """
 () => {
   const moved = [];
   const place = ({left, top, width}) => `${left} ${top} ${width}`;
-  for (const layout of document.querySelectorAll("main .cols")) {
+  for (const layout of document.querySelectorAll("main :is(.cols, .incident-head, .leads)")) {
     const parts = [...layout.children];
     const places = parts.map((part) => place(part.getBoundingClientRect()));
     while (parts.length > 1) {
@@ -58,7 +58,9 @@ def test_nothing_moves_when_the_script_or_a_later_part_arrives(page: Page, fleet
             expect(page.locator("figure.chart[data-state=drawn]").first).to_be_visible()
             expect(page.locator("figure.chart[data-state=loading]")).to_have_count(0)
             shifted = page.evaluate("window.shifted")
-            assert (page.locator("main .cols > *").count() > 1) is (path != IN_ONE_COLUMN)
+            assert (page.locator("main :is(.cols, .incident-head) > *").count() > 1) is (
+                path != IN_ONE_COLUMN
+            )
             found[path, width] = (shifted < MOST, page.evaluate(MOVED))
 
     assert found == dict.fromkeys(found, (True, []))

@@ -136,6 +136,7 @@ def alert_actions(context: template.Context, alert: Alert) -> dict[str, Any]:
         "is_silenced": alert.is_silenced(timezone.now()),
         "csrf_token": context.get("csrf_token"),
         "live": context.get("live"),
+        "frozen_link": context["frozen_link"],
     }
 
 

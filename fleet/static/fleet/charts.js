@@ -57,6 +57,7 @@ function heed({ firing = nFiring }) {
 function adopt(root = document) {
   charts = charts.filter((chart) => chart.figure.isConnected || chart.destroy());
   for (const figure of root.querySelectorAll("figure.chart:not([data-state])")) {
+    if (figure.closest("details:not([open])")) continue; // drawn when it is opened
     const chart = new Chart(figure);
     charts.push(chart);
     chart.load();
@@ -73,6 +74,7 @@ export function startCharts() {
   document.addEventListener("live:resumed", () => charts.forEach(reload));
   document.addEventListener("live:tick", ({ detail }) => heed(detail));
   document.addEventListener("live:part", () => adopt());
+  document.addEventListener("toggle", () => adopt(), true);
   for (const name of ["annotations-changed", "drills-changed"]) document.addEventListener(name, () => charts.forEach(reload));
   document.body.addEventListener("htmx:afterSettle", () => adopt());
   setInterval(() => isFollowing() && charts.forEach(keepFresh), 1000);

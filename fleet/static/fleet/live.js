@@ -48,7 +48,7 @@ function morph(id, html) {
   announce("part", renewed);
 }
 
-const isFold = (name, node) => name === "aria-expanded" && node.classList.contains("fold");
+const isFold = (name, node) => (name === "aria-expanded" && node.classList.contains("fold")) || (name === "open" && node.classList.contains("fold-panel"));
 
 // What the viewer opened, chose or drew is not the server's to change.
 const KEEP = {

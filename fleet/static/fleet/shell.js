@@ -91,6 +91,7 @@ function startPages() {
 /** Open the panel that a link of the page leads to, if it is folded. */
 function unfold(target) {
   target?.querySelector(":scope > header > .fold")?.setAttribute("aria-expanded", "true");
+  for (let fold = target?.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
 }
 
 // Panels that are folded on a narrow screen, and links to them.
@@ -101,6 +102,8 @@ function startFolds() {
     const link = target.closest('a[href^="#"]');
     if (link?.hash.length > 1) unfold(document.getElementById(link.hash.slice(1)));
   });
+  // A wide screen has room for them.
+  if (matchMedia("(min-width: 1800px)").matches) for (const fold of document.querySelectorAll(".fold-panel:not(#evidence)")) fold.open = true;
   if (location.hash.length > 1) unfold(document.getElementById(location.hash.slice(1)));
 }
 

@@ -71,7 +71,9 @@ def test_links_to_what_has_no_page_become_text(client: Client, db: None) -> None
 @pytest.mark.parametrize("rule", RULES)
 def test_links_of_an_alert_lead_to_pages_also_in_messages(alert: Alert, rule: str) -> None:
     alert.rule = rule
-    shown = Places(do_now(alert) + check_first(alert)).links
+    now = do_now(alert)
+    assert now is not None
+    shown = Places(now.why + now.commands + now.rest + check_first(alert)).links
     sent = steps_now(alert, base_url="https://watch.example")
 
     assert all(link.startswith(("/docs/", "/runbooks/", "https:")) for link in shown)
@@ -82,7 +84,9 @@ def test_links_of_an_alert_lead_to_pages_also_in_messages(alert: Alert, rule: st
 
 def test_a_message_links_to_documents_of_this_installation(alert: Alert) -> None:
     alert.rule, alert.node, alert.evidence = "allreduce_share", None, {"kind": "transferring"}
-    [link] = Places(do_now(alert)).links[:1]
+    now = do_now(alert)
+    assert now is not None
+    [link] = Places(now.rest).links[:1]
     sent = steps_now(alert, base_url="https://watch.example")
 
     assert f"](https://watch.example{link})" in sent
