@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import dj_database_url
+from django.core.exceptions import ImproperlyConfigured
 
 from fleet.ops import private_files
 from fleet.ops.environment import Environment
 from fleet.ops.schedules import EachSecond
 from telemetry.evidence.budget import PAGES_PER_YEAR
+from telemetry.store.placement import store_urls
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -257,9 +259,14 @@ else:
 # folder, whose disk /readyz then looks at:
 _redis_file = DATA_DIR / "redis" / "url"
 OWN_REDIS = not ENV.text("REDIS_URL") and _redis_file.exists()
-REDIS_URL = ENV.text("REDIS_URL") or (
-    _redis_file.read_text() if OWN_REDIS else "redis://127.0.0.1:6379/0"
-)
+# Samples are hashed over all of them; everything else is in the first, as with a single one.
+try:
+    REDIS_URL, *REDIS_OTHERS = store_urls(
+        ENV.text("REDIS_URL")
+        or (_redis_file.read_text() if OWN_REDIS else "redis://127.0.0.1:6379/0")
+    )
+except ValueError as error:
+    raise ImproperlyConfigured(f"REDIS_URL {error}.") from error
 HOT_KEEP_S = 15 * 60
 DURABLE_KEEP_DAYS = ENV.whole_number("TRNWATCH_KEEP_DAYS", 30)
 # Nodes and runs without reports for so long are retired; 0: never.

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
@@ -149,8 +150,8 @@ def store_ticks(hot: HotStore, ticks: Sequence[Tick]) -> None:
     stretches: set[tuple[str, int, int]] = set()
     stopping: list[tuple[object, ...]] = []
     lateness_s, probed = [], list[Span]()
-    answers = hot.commit_all(hot.clock_changes([tick.change for tick in ticks]))
-    for tick, (written, _, _) in zip(ticks, answers, strict=True):
+    answers = hot.commit_ticks([tick.change for tick in ticks])
+    for tick, written in zip(ticks, answers, strict=True):
         if not written:
             counts["ticks_raced"] += 1
             continue
@@ -296,8 +297,24 @@ def efa_names(truth: Span) -> list[str]:
 @shared_task(ignore_result=True, expires=60)
 def roll_up() -> None:
     """Store the minutes that are complete since the last time, and late ones. Idempotent."""
-    hot = hot_store()
+    hot, *others = hot_store().parts
     end = (int(time.time()) - SETTLE_S) // 60 * 60
+    with rolled_up(hot, end=end) as start:
+        late = durable.take_late_steps(hot)
+        for run in {*hot.plans(), *hot.active_runs(since_s=start), *late}:
+            since = min(start, late.get(run, start))
+            if since < end:
+                durable.write_steps(hot.steps(run, since_s=since, until_s=end))
+        durable.stored_late_steps(hot)
+    # One that is missing is rolled up later, from where it was left.
+    for other in others:
+        with suppress(StoreUnavailable), rolled_up(other, end=end):
+            pass
+
+
+@contextmanager
+def rolled_up(hot: HotStore, *, end: int) -> Iterator[int]:
+    """Store the minutes of one store's shards; yield from when on, and remember it at the end."""
     # After an outage of everything, from where it was left, as far as the hot tier still has it.
     left_at, begun = hot.execute("MGET", ROLLED_UP_TO, durable.BEGUN)
     oldest = -(-(end - settings.HOT_KEEP_S) // 60) * 60
@@ -308,12 +325,7 @@ def roll_up() -> None:
     if start < end:
         for shard in hot.shards():
             durable.write_rollups(hot.window(shard, (), start=start, end=end - 1))
-    late = durable.take_late_steps(hot)
-    for run in {*hot.plans(), *hot.active_runs(since_s=start), *late}:
-        since = min(start, late.get(run, start))
-        if since < end:
-            durable.write_steps(hot.steps(run, since_s=since, until_s=end))
-    durable.stored_late_steps(hot)
+    yield start
     # After an outage many came late: the next turn goes on.
     until_s = time.time() + FOLD_S
     while durable.fold_late(hot, now_s=time.time()) == durable.MAX_AT_ONCE:

@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 from django.db import DatabaseError, models, transaction
@@ -444,34 +445,34 @@ def delete_older_than(days: float, *, now_s: float | None = None) -> None:
                 rows.model._default_manager.filter(pk__in=some).delete()
 
 
-def save_late(hot: Connection, blocks: Iterable[Block], *, now_s: float) -> None:
+def save_late(hot: HotStore, blocks: Iterable[Block], *, now_s: float) -> None:
     """Store late blocks until they are rolled up; the first block of a second is kept."""
-    commands: list[tuple[object, ...]] = []
+    late = (block for block in blocks if block.tick < now_s - LATE_S)
+    for part, some in hot.divide(late, attrgetter("shard")):
+        part.execute_all(_late_commands(some, now_s=now_s))
+
+
+def _late_commands(blocks: Iterable[Block], *, now_s: float) -> Iterator[tuple[object, ...]]:
     for block in blocks:
-        if block.tick >= now_s - LATE_S:
-            continue
         layout, blob = pack(block)
         minute = block.tick - block.tick % MINUTE_S
         key = f"late:{block.shard}:{minute}"
-        commands += [
-            ("HSETNX", key, b"%d:" % block.tick + layout.digest, blob),
-            ("HSETNX", key, LAYOUT + layout.digest, layout.encoded),
-            ("EXPIRE", key, KEEP_S),
-            ("ZADD", LATE_MINUTES, now_s, f"{block.shard}\n{minute}"),
-        ]
-    if commands:
-        hot.execute_all(commands)
+        yield "HSETNX", key, b"%d:" % block.tick + layout.digest, blob
+        yield "HSETNX", key, LAYOUT + layout.digest, layout.encoded
+        yield "EXPIRE", key, KEEP_S
+        yield "ZADD", LATE_MINUTES, now_s, f"{block.shard}\n{minute}"
 
 
-def forget_late(hot: Connection, blocks: Iterable[Block], *, now_s: float) -> None:
+def forget_late(hot: HotStore, blocks: Iterable[Block], *, now_s: float) -> None:
     """Remove late blocks that wait for their roll-up; others of the same second stay."""
     for block in blocks:
         if block.tick < now_s - LATE_S:
             layout, blob = pack(block)
             key = f"late:{block.shard}:{block.tick - block.tick % MINUTE_S}"
             field = b"%d:" % block.tick + layout.digest
-            if hot.execute("HGET", key, field) == blob:
-                hot.execute("HDEL", key, field)
+            part = hot.of(block.shard)
+            if part.execute("HGET", key, field) == blob:
+                part.execute("HDEL", key, field)
 
 
 def begin_roll_up(hot: Connection, *, end: int) -> None:

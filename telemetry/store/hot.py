@@ -1,347 +1,330 @@
-"""The hot tier: the last 15 minutes of every metric and step, per second, in Redis."""
+"""The hot tier: one Redis, or several, with shards hashed over them and all else in the first.
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from itertools import groupby
-from operator import itemgetter
-from typing import Any
+Each shard has one of them by rendezvous hashing, so that adding one moves only its share. Samples
+(blocks, what was last seen, totals, late minutes) are where their shard is. Clocks, steps, plans,
+locks and counters of the fleet are in the first; without it nothing works, as with a single one.
+While another one does not answer its shards are missing: nothing is known of their nodes, which
+does not mean that they are silent.
+"""
 
-import msgspec
-import numpy as np
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import lru_cache, partial
+from operator import attrgetter, itemgetter
+from typing import Any, TypeVar
+
 from django.conf import settings
-from redis import Redis
+from redis import Redis, exceptions
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
-from telemetry.blocks import COUNTED_RATES, Block, added, join_partial
-from telemetry.steps import StepBatch
-from telemetry.store.connection import TICKS, StoreUnavailable
-from telemetry.store.packing import (
-    DIGEST_BYTES,
-    STEPS_PER_HASH,
-    PackedLayout,
-    checked,
-    layout_of,
-    pack,
-    pack_all,
-    pack_steps,
-    unpack_block,
-)
-from telemetry.store.reading import Reader, Totals
-from telemetry.units import DAY_S, MINUTE_S
+from telemetry.blocks import Block
+from telemetry.store.commits import ClockChange, HotStore, block_parts, raw
+from telemetry.store.connection import TICKS, Command, StoreUnavailable
+from telemetry.store.placement import place_of, store_name
+from telemetry.store.reading import Missing, Packed, Totals
 
-__all__ = ["TICKS", "HotStore", "StoreUnavailable", "Totals", "hot_store", "open_store", "raw"]
+__all__ = [
+    "TICKS",
+    "ClockChange",
+    "HotStore",
+    "ShardedStore",
+    "StoreUnavailable",
+    "Totals",
+    "hot_store",
+    "open_store",
+    "raw",
+]
 
-WEEK_S = 7 * DAY_S
-# Beyond these limits the store refuses, and counts refusals, so that memory stays bounded.
-AHEAD_S = 120
-MAX_NAMES = 4096
-MAX_STEPS_PER_MINUTE = 6000
-BLOCKS_PER_PART = 60
+# A store that hangs delays a process once by so much; then it is asked again, each second, by a
+# connection that does not wait.
+WITHIN_S, REST_S, PROBE_WITHIN_S = 1.0, 1.0, 0.25
+# Its nodes have so long to report again before they count as silent: agents send again within 5 s.
+RETURN_S = 30.0
+# Nodes that moved from one store to another were last seen by the first before that.
+MOVED_S = 120.0
+# Redis, a hash in the first store, by name of a store: since when it is missing, and when it
+# answered again (0: not yet). And what a process writes to see whether a store takes writes.
+MISSING, PROBE = "stores:missing", "hot:probe"
+PLACES_REMEMBERED = 100_000
+NOTE = """
+local held = redis.call('HGET', KEYS[1], ARGV[1])
+local since = held and string.match(held, '^%S+') or ARGV[2]
+redis.call('HSET', KEYS[1], ARGV[1], since .. ' 0')
+return since
+"""
+FORGET = """
+if redis.call('HGET', KEYS[1], ARGV[1]) == ARGV[2] then redis.call('HDEL', KEYS[1], ARGV[1]) end
+return 0
+"""
+T = TypeVar("T")
+S = TypeVar("S")
 
-# Parts per call of the script: few enough that a call does not block Redis for long.
-PARTS_AT_ONCE = 32
-# Processes that add to one second at the same time try again this often.
-MAX_TRIES = 20
 
+class Part(HotStore):
+    """One of several stores. While it fails it is not asked, but probed once a second.
 
-def block_parts(blocks: Iterable[Block], *, is_counted: bool = True) -> Iterator[dict[str, Any]]:
-    """Yield blocks as parts of a change, by shard and layout."""
-    given = list(blocks)
-    packed = [(b, *parts) for b, parts in zip(given, pack_all(given), strict=True)]
-    packed.sort(key=lambda p: (p[0].shard, p[1].digest, p[0].tick))
-    for (shard, _), group in groupby(packed, key=lambda p: (p[0].shard, p[1].digest)):
-        members = list(group)
-        for i in range(0, len(members), BLOCKS_PER_PART):
-            some = members[i : i + BLOCKS_PER_PART]
-            yield blocks_part(shard, some, is_counted=is_counted)
-
-
-def blocks_part(
-    shard: str,
-    members: Sequence[tuple[Block, PackedLayout, bytes]],
-    *,
-    over: bytes = b"",
-    is_counted: bool = True,
-) -> dict[str, Any]:
-    """Return blocks of one shard and layout as the script's argument.
-
-    ``over`` is how the blocks that they replace begin: the digest of their layout, or all of a
-    block; each block's values are then only those that it adds. Blocks that are not counted
-    leave the totals unchanged.
+    A probe writes: a store that is full or read-only is as good as away, because what it has is
+    old.
     """
-    layout = members[0][1]
-    names = members[0][0].values if over else [c.name for c in layout.columns]
-    counted = [c.name for c in layout.columns if c.name in COUNTED_RATES and c.name in names]
-    counted = counted if is_counted else []
-    # Seconds of one report share its values.
-    distinct = {id(block.values): block for block, _, _ in members}
-    of_values: dict[int, dict[str, Any]] = {}
-    for block, sums in zip(distinct.values(), _sums([*distinct.values()], counted), strict=True):
-        seen = block.reported
-        reported = raw(b"" if seen.all() else seen.astype("u1").tobytes())
-        of_values[id(block.values)] = {"reported": reported, "sums": sums}
-    return {
-        "over": raw(over),
-        "shard": shard,
-        "nodes": "\n".join(layout.nodes),
-        "counted": "\n".join(counted),
-        "layout": _layout(layout.digest, layout.encoded),
-        "blocks": [
-            {
-                "tick": block.tick,
-                "minute": block.tick - block.tick % MINUTE_S,
-                "second": block.tick % MINUTE_S,
-                "blob": raw(blob),
-                **of_values[id(block.values)],
-            }
-            for block, _, blob in members
-        ],
-    }
+
+    def __init__(
+        self, url: str, *, keep_s: int, now: Callable[[], float], failed: Callable[["Part"], None]
+    ) -> None:
+        self.name, self._failed = store_name(url), failed
+        once = Retry(NoBackoff(), 1, supported_errors=(exceptions.ConnectionError,))
+        self._prober = Redis.from_url(
+            url,
+            socket_timeout=PROBE_WITHIN_S,
+            socket_connect_timeout=PROBE_WITHIN_S,
+            retry=Retry(NoBackoff(), 0),
+        )
+        self._rests_until_s, self._error = 0.0, ""
+        redis = Redis.from_url(
+            url, socket_timeout=WITHIN_S, socket_connect_timeout=WITHIN_S, retry=once
+        )
+        super().__init__(redis, keep_s=keep_s, now=now)
+
+    def execute(self, *command: Any, **reading: Any) -> Any:
+        with self._guarded():
+            return super().execute(*command, **reading)
+
+    def execute_all(self, commands: Iterable[Command]) -> list[Any]:
+        with self._guarded():
+            return super().execute_all(commands)
+
+    def probe(self) -> bool:
+        """Return whether it takes writes; ask at most once a second while it does not."""
+        if time.monotonic() < self._rests_until_s:
+            return False
+        try:
+            self._prober.set(PROBE, 1, ex=60)
+        except exceptions.RedisError as error:
+            self._rest(error)
+            return False
+        self._rests_until_s, self._error = 0.0, ""
+        return True
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        if self._error and not self.probe():
+            raise StoreUnavailable(self._error)
+        try:
+            yield
+        except exceptions.NoScriptError:
+            raise
+        except exceptions.RedisError as error:
+            self._rest(error)
+            raise StoreUnavailable(self._error) from error
+
+    def _rest(self, error: exceptions.RedisError) -> None:
+        self._rests_until_s = time.monotonic() + REST_S
+        self._error = f"Store {self.name} does not answer: {error}. Check it, and REDIS_URL."
+        self._failed(self)
 
 
-def _sums(blocks: Sequence[Block], counted: Sequence[str]) -> list[list[float]]:
-    """Sum rates over each node's parts, which is the count of one tick (1 s), by block.
+class ShardedStore(HotStore):
+    """The hot tier over several Redis; methods are those of one."""
 
-    Each list is (metric, node), flat; NaN adds nothing. Blocks have the same layout.
-    """
-    sums: list[list[float]] = [[] for _ in blocks]
-    for _, group in groupby(counted, key=lambda name: blocks[0].values[name].shape[1]):
-        names = [*group]
-        values = np.concatenate([block.values[name] for block in blocks for name in names])
-        totals = values.sum(axis=1, dtype="f8")
-        if not np.isfinite(totals).all():
-            totals = np.where(np.isfinite(values), values, 0.0).sum(axis=1, dtype="f8")
-        for row, of_block in zip(totals.reshape(len(blocks), -1).tolist(), sums, strict=True):
-            of_block.extend(row)
-    return sums
+    def __init__(
+        self,
+        redis: Redis,
+        urls: Sequence[str],
+        *,
+        keep_s: int = 900,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """``redis`` is the first of ``urls``; the settings of its connections are the caller's."""
+        super().__init__(redis, keep_s=keep_s, now=now)
+        self._first = HotStore(redis, keep_s=keep_s, now=now)
+        self._others = [Part(url, keep_s=keep_s, now=now, failed=self._note) for url in urls[1:]]
+        self._parts = (self._first, *self._others)
+        self._names = [store_name(url) for url in urls]
+        self._places: dict[str, int] = {}
+        self._counters: dict[str, dict[str, float]] = {}
 
+    # Where shards are.
 
-def steps_part(batch: StepBatch, *, amends: bool = False) -> dict[str, Any]:
-    """Return a run's steps as the script's argument."""
-    digest, names, records = pack_steps(batch)
-    return {
-        "run": batch.run,
-        "amends": amends,
-        "layout": _layout(digest, names),
-        "rows": [
-            {
-                "chapter": step // STEPS_PER_HASH,
-                "place": step % STEPS_PER_HASH,
-                "minute": int(ended_at_s // MINUTE_S) * MINUTE_S,
-                "ended_at_s": ended_at_s,
-                "tokens": tokens,
-                "record": raw(record),
-            }
-            for step, ended_at_s, tokens, record in zip(
-                batch.step.tolist(),
-                batch.ended_at_s.tolist(),
-                np.nan_to_num(batch.tokens).tolist(),
-                records,
-                strict=True,
-            )
-        ],
-    }
+    @property
+    def parts(self) -> tuple[HotStore, ...]:
+        return self._parts
 
+    def _place(self, shard: str) -> int:
+        place = self._places.get(shard)
+        if place is None:
+            if len(self._places) >= PLACES_REMEMBERED:
+                self._places.clear()
+            place = self._places[shard] = place_of(shard, self._names)
+        return place
 
-def _layout(digest: bytes, encoded: bytes) -> dict[str, Any]:
-    return {"digest": raw(digest), "encoded": raw(encoded)}
+    def of(self, shard: str) -> HotStore:
+        return self._parts[self._place(shard)]
 
+    def store_of(self, shard: str) -> str:
+        return self._names[self._place(shard)]
 
-def raw(data: bytes) -> msgspec.Raw:
-    """Encode bytes as a msgpack string, because Redis' Lua cannot read msgpack binaries."""
-    return msgspec.Raw(b"\xdb" + len(data).to_bytes(4, "big") + data)
+    def divide(
+        self, given: Iterable[T], shard_of: Callable[[T], str]
+    ) -> list[tuple[HotStore, list[T]]]:
+        by_place: dict[int, list[T]] = {}
+        for each in given:
+            by_place.setdefault(self._place(shard_of(each)), []).append(each)
+        return [(self._parts[place], some) for place, some in sorted(by_place.items())]
 
+    # What is missing.
 
-def merge_packed(
-    first: tuple[PackedLayout, bytes], second: tuple[PackedLayout, bytes]
-) -> tuple[PackedLayout, bytes]:
-    """Join two packed blocks of the same nodes without decoding; no metric may be in both."""
-    columns = [*first[0].columns, *second[0].columns]
-    layout = layout_of(first[0].nodes, tuple((c.name, c.n_parts) for c in columns))
-    heads, bodies = [], []
-    for each, blob in (first, second):
-        start = DIGEST_BYTES + 4 * len(each.columns)
-        heads.append(blob[DIGEST_BYTES:start])
-        bodies.append(blob[start : len(blob) - each.n_check_bytes])
-    return layout, checked(b"".join([layout.digest, *heads, *bodies]))
+    def missing(self) -> dict[str, Missing]:
+        stored = self.execute("HGETALL", MISSING)
+        if not stored:
+            return {}
+        now_s, missing = self.now(), {}
+        by_name = {part.name: part for part in self._others}
+        for name, text in ((name.decode(), text) for name, text in stored.items()):
+            since_s, back_s = map(float, text.split())
+            part = by_name.get(name)
+            if part is None or (back_s and now_s - back_s > RETURN_S):
+                self.execute("EVAL", FORGET, 1, MISSING, name, text)
+                continue
+            if not back_s and part.probe():
+                back_s = now_s
+                self.execute("HSET", MISSING, name, f"{since_s} {back_s}")
+            missing[name] = Missing(since_s, back_s or None)
+        return missing
 
+    def _note(self, part: Part) -> None:
+        """Let all processes know that a store is missing; one that was just back: since before."""
+        with suppress(StoreUnavailable):
+            self.execute("EVAL", NOTE, 1, MISSING, part.name, self.now())
 
-@dataclass(frozen=True, slots=True)
-class ClockChange:
-    """A shard's clock before and after some ticks, and what these report."""
+    def _answers(
+        self, questions: Iterable[tuple[HotStore, T]], ask: Callable[[HotStore, T], S]
+    ) -> Iterator[tuple[HotStore, S]]:
+        """Ask some of the stores, each a question of its own; leave out those that are missing."""
+        for part, question in questions:
+            try:
+                yield part, ask(part, question)
+            except StoreUnavailable:
+                if part is self._first:
+                    raise
 
-    shard: str
-    before: bytes | None
-    after: bytes
-    blocks: Sequence[Block]
-    steps: StepBatch | None
+    def _change_each(
+        self, blocks: Iterable[Block], change: Callable[[HotStore, list[Block]], int | None]
+    ) -> int:
+        """Change all stores that answer; then raise the error of those that do not."""
+        n, errors = 0, []
+        for part, some in self.divide(blocks, attrgetter("shard")):
+            try:
+                n += change(part, some) or 0
+            except StoreUnavailable as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        return n
 
-
-class HotStore(Reader):
-    """Blocks, steps and simulation clocks of the last minutes.
-
-    A minute of a shard is a hash with a field per second. A second is written once: repeats
-    change nothing, and late seconds are accepted. Minutes expire, so that memory stays bounded.
-    Every method raises StoreUnavailable during an outage of Redis.
-    """
+    # Writing.
 
     def append(self, blocks: Iterable[Block]) -> int:
-        """Store blocks and return how many were new."""
-        changes = [self._change(parts=[part]) for part in block_parts(blocks)]
-        return sum(n_new for _, n_new, _ in self.commit_all(changes))
-
-    def append_steps(self, batch: StepBatch, *, amends: bool = False) -> int:
-        """Store a run's steps and return how many were new.
-
-        With ``amends`` stored steps are replaced, because reports of more workers arrived.
-        """
-        changes = [self._change(steps=steps_part(batch, amends=amends))] if len(batch) else []
-        return sum(n_new for _, _, n_new in self.commit_all(changes))
-
-    def clock(self, shard: str) -> bytes | None:
-        """Return the state of a shard's simulation."""
-        return self.clocks([shard])[shard]
-
-    def clocks(self, shards: Sequence[str]) -> dict[str, bytes | None]:
-        """Return the state of each shard's simulation."""
-        clocks = self.execute("HMGET", "clocks", *shards) if shards else []
-        return dict(zip(shards, clocks, strict=True))
-
-    def commit(
-        self,
-        shard: str,
-        *,
-        before: bytes | None,
-        after: bytes,
-        blocks: Sequence[Block],
-        steps: StepBatch | None,
-    ) -> bool:
-        """Advance a shard's clock and store the tick's blocks and steps, atomically.
-
-        Returns False, with nothing written, if the clock is no longer ``before``.
-        """
-        [change] = self.clock_changes([ClockChange(shard, before, after, blocks, steps)])
-        [(written, _, _)] = self.commit_all([change])
-        return bool(written)
-
-    def clock_changes(self, ticks: Sequence[ClockChange]) -> list[bytes]:
-        """Return what ``commit`` does, for shards of different names, as changes to commit.
-
-        Blocks of the same shape are packed together.
-        """
-        parts: dict[str, list[dict[str, Any]]] = {tick.shard: [] for tick in ticks}
-        for tick in ticks:
-            if others := {block.shard for block in tick.blocks} - {tick.shard}:
-                msg = f"blocks: are of {sorted(others)}, but the clock is of {tick.shard!r}"
-                raise ValueError(msg)
-        for part in block_parts(block for tick in ticks for block in tick.blocks):
-            parts[part["shard"]].append(part)
-        changes = []
-        for tick in ticks:
-            made: dict[str, Any] = {"parts": parts[tick.shard]}
-            if tick.steps is not None and len(tick.steps):
-                made["steps"] = steps_part(tick.steps)
-            before, after = raw(tick.before or b""), raw(tick.after)
-            clock = {"shard": tick.shard, "before": before, "after": after}
-            changes.append(self._change(clock=clock, **made))
-        return changes
+        return self._change_each(blocks, HotStore.append)
 
     def merge(self, blocks: Iterable[Block], *, is_counted: bool = True) -> int:
-        """Merge blocks into those of the same node and second; return how many added something.
-
-        Partial blocks are added to what their second has; otherwise the first value of a metric
-        holds. Blocks that are not counted leave the totals unchanged.
-        """
-        given = tuple(blocks)
-        wanted = tuple(block for block in given if not block.is_partial)
-        n_partial = 0
-        if len(wanted) < len(given):
-            partial = join_partial(block for block in given if block.is_partial)
-            n_partial = sum(self._add(block, is_counted=is_counted) for block in partial)
-        # Nearly always the second is new: one round trip, and nothing is read.
-        n_new = self._put(block_parts(wanted, is_counted=is_counted))
-        if n_new == len(wanted):
-            return n_new + n_partial
-        minutes: dict[tuple[str, int], list[int]] = {}
-        for block in wanted:
-            minutes.setdefault((block.shard, block.tick // MINUTE_S), []).append(block.tick)
-        by_shard = self._held([(shard, min(ts), max(ts)) for (shard, _), ts in minutes.items()])
-        stored = {(shard, p[0]): p[1:] for shard, packed in by_shard.items() for p in packed}
-        # The metrics that a stored second does not have.
-        news: list[tuple[Block, tuple[PackedLayout, bytes]]] = []
-        for block in wanted:
-            before = stored.get((block.shard, block.tick))
-            if before is None or before[0].nodes != block.nodes:
-                continue
-            known = {column.name for column in before[0].columns}
-            if new := {name: v for name, v in block.values.items() if name not in known}:
-                news.append((Block(block.shard, block.tick, block.nodes, new), before))
-        # By the layouts after and before.
-        merged_into: dict[tuple[str, bytes, bytes], list[tuple[Block, PackedLayout, bytes]]] = {}
-        for (more, before), packed in zip(news, pack_all([m for m, _ in news]), strict=True):
-            layout, blob = merge_packed(before, packed)
-            key = (more.shard, layout.digest, before[0].digest)
-            merged_into.setdefault(key, []).append((more, layout, blob))
-        merged = sorted(merged_into.items(), key=itemgetter(0))
-        return (
-            n_new
-            + n_partial
-            + self._put(
-                blocks_part(shard, some, over=over, is_counted=is_counted)
-                for (shard, _, over), some in merged
-            )
-        )
-
-    def _put(self, parts: Iterable[dict[str, Any]]) -> int:
-        """Commit parts, several per call of the script; return how many blocks were stored."""
-        given = list(parts)
-        starts = range(0, len(given), PARTS_AT_ONCE)
-        changes = [self._change(parts=given[i : i + PARTS_AT_ONCE]) for i in starts]
-        return sum(n for _, n, _ in self.commit_all(changes))
-
-    def _add(self, block: Block, *, is_counted: bool) -> int:
-        """Add a partial block to its second; return whether it was stored."""
-        [part] = block_parts([block], is_counted=is_counted)
-        for _ in range(MAX_TRIES):
-            [(_, n_new, _)] = self.commit_all([self._change(parts=[part])])
-            if n_new:
-                return 1
-            packed = self._held([(block.shard, block.tick, block.tick)])[block.shard]
-            if not packed or packed[0][1].nodes != block.nodes:
-                return 0
-            # Another process may add to the same second: the stored block is replaced only if
-            # it is still the one that was read.
-            tick, layout, blob = packed[0]
-            before = unpack_block(block.shard, tick, blob, layout).values
-            news = {n: v for n, v in block.values.items() if n in COUNTED_RATES or n not in before}
-            more = Block(block.shard, tick, block.nodes, news)
-            whole = pack(Block(block.shard, tick, block.nodes, added(before, news)))
-            part = blocks_part(block.shard, [(more, *whole)], over=blob, is_counted=is_counted)
-        return 0
+        return self._change_each(blocks, partial(HotStore.merge, is_counted=is_counted))
 
     def remove(self, blocks: Iterable[Block]) -> None:
-        """Remove blocks, where exactly they are stored; totals stay unchanged."""
-        self.commit_all([self._change(removed=[part]) for part in block_parts(blocks)])
+        self._change_each(blocks, HotStore.remove)
 
-    def _change(self, **parts: Any) -> bytes:
-        """Encode a change, with its limits, as the script's argument."""
-        now_s = self.now()
-        limits = {
-            "keep_s": self.keep_s,
-            "now": now_s,
-            "latest": now_s + AHEAD_S,
-            "remember_s": WEEK_S,
-            "most_names": MAX_NAMES,
-            "most_steps": MAX_STEPS_PER_MINUTE,
-        }
-        return msgspec.msgpack.encode(limits | parts)
+    def commit_ticks(self, ticks: Sequence[ClockChange]) -> list[bool]:
+        """Store the blocks of other stores first, then all clocks and steps in the first.
+
+        A block is written once, so a tick that is played again changes nothing. Blocks of a store
+        that is missing are lost: their run goes on.
+        """
+        others = [tick for tick in ticks if self.of(tick.shard) is not self._first]
+        blocks = (block for tick in others for block in tick.blocks)
+        questions = self.divide(blocks, attrgetter("shard"))
+        for _ in self._answers(questions, lambda part, some: part.put(block_parts(some))):
+            pass
+        is_other = {tick.shard for tick in others}
+        bare = [replace(t, blocks=()) if t.shard in is_other else t for t in ticks]
+        return super().commit_ticks(bare)
+
+    # Reading.
+
+    def newest(self) -> dict[str, int]:
+        newest: dict[str, int] = {}
+        everywhere = ((part, None) for part in self._parts)
+        for part, ticks in self._answers(everywhere, lambda part, _: part.newest()):
+            # A shard that has moved is still known where it was.
+            newest |= {shard: tick for shard, tick in ticks.items() if self.of(shard) is part}
+        return newest
+
+    def last_seen(self, shards: Collection[str] | None = None) -> dict[str, int]:
+        """Return the newest ticks, without nodes whose store is missing or just back.
+
+        While one is missing others may know a moved node as it was before: what is older than that
+        tells nothing.
+        """
+        asked: list[tuple[HotStore, Collection[str] | None]] = (
+            [(part, None) for part in self._parts]
+            if shards is None
+            else [*self.divide(shards, str)]
+        )
+        missing = self.missing()
+        since_s = min((gap.since_s for gap in missing.values()), default=0.0) - MOVED_S
+        gaps = {id(part): missing[part.name] for part in self._others if part.name in missing}
+        seen: dict[str, int] = {}
+        for part, ticks in self._answers(asked, HotStore.last_seen):
+            gap = gaps.get(id(part))
+            if gap is not None and gap.back_s is None:
+                continue
+            if missing:
+                from_s = since_s if gap is None else gap.back_s or 0.0
+                ticks = {node: tick for node, tick in ticks.items() if tick >= from_s}
+            for node in seen.keys() & ticks.keys():
+                ticks[node] = max(ticks[node], seen[node])
+            seen |= ticks
+        return seen
+
+    def held(self, wanted: Sequence[tuple[str, int, int]]) -> dict[str, list[Packed]]:
+        held: dict[str, list[Packed]] = {shard: [] for shard, _, _ in wanted}
+        questions = self.divide(wanted, itemgetter(0))
+        for _, of_part in self._answers(questions, lambda part, some: part.held(some)):
+            held |= of_part
+        return held
+
+    def totals(self, shards: Collection[str] | None = None) -> Totals:
+        shards = self.shards() if shards is None else shards
+        totals = self._first.totals([shard for shard in shards if self.of(shard) is self._first])
+        nodes: dict[str, dict[str, float]] = {k: {**v} for k, v in totals.nodes.items()}
+        others = [each for each in self.divide(shards, str) if each[0] is not self._first]
+        for _, of_part in self._answers(others, HotStore.totals):
+            for metric, by_node in of_part.nodes.items():
+                nodes.setdefault(metric, {}).update(by_node)
+        return replace(totals, nodes=nodes)
+
+    def counters(self) -> dict[str, float]:
+        """Return the counters of all stores; of one that is missing, as they were."""
+        total = self._first.counters()
+        for part in self._others:
+            with suppress(StoreUnavailable):
+                self._counters[part.name] = part.counters()
+            for name, n in self._counters.get(part.name, {}).items():
+                total[name] = total.get(name, 0.0) + n
+        return total
+
+    def bytes_used(self) -> int:
+        everywhere = ((part, None) for part in self._parts)
+        return sum(n for _, n in self._answers(everywhere, lambda part, _: part.bytes_used()))
 
 
 @lru_cache(maxsize=8)
-def open_store(url: str, *, keep_s: int = 900) -> HotStore:
-    return HotStore(Redis.from_url(url), keep_s=keep_s)
+def open_store(url: str, *others: str, keep_s: int = 900, **limits: float) -> HotStore:
+    """Return the store of one address or more; ``limits`` are timeouts of the first one."""
+    redis = Redis.from_url(url, **limits)
+    return ShardedStore(redis, (url, *others), keep_s=keep_s) if others else HotStore(redis, keep_s=keep_s)
 
 
 def hot_store() -> HotStore:
     """Return the store that the settings name."""
-    return open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    return open_store(settings.REDIS_URL, *settings.REDIS_OTHERS, keep_s=settings.HOT_KEEP_S)

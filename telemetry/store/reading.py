@@ -178,6 +178,14 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
+class Missing:
+    """Since when a store does not answer; when it answered again, a moment ago (None: not yet)."""
+
+    since_s: float
+    back_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class StepState:
     """When a run's newest step ended, and the counts of its steps and of those that changed."""
 
@@ -277,7 +285,7 @@ class Reader(Service):
             last = ticks.get(of_node.shard, 0)
             wanted += [(of_node.shard, t, t) for t in of_node.ticks if last - t > 0]
         blocks: dict[str, Block] = {}
-        for shard, packed in self._held(wanted).items():
+        for shard, packed in self.held(wanted).items():
             for tick, layout, blob in sorted(packed, key=itemgetter(0), reverse=True):
                 block = unpack_block(shard, tick, blob, layout)
                 if shard in blocks:
@@ -290,14 +298,14 @@ class Reader(Service):
         """Return the newest block of each shard, or of some shards, without decoding it."""
         newest = self.newest().items()
         wanted = [(s, tick, tick) for s, tick in newest if shards is None or s in shards]
-        by_shard = self._held(wanted)
+        by_shard = self.held(wanted)
         return {shard: packed[-1] for shard, packed in by_shard.items() if packed}
 
     def recent_packed(
         self, newest: Mapping[str, int], *, within_s: int
     ) -> dict[str, list[Packed]]:
         """Return packed blocks of shards up to a tick each, the newest last."""
-        return self._held([(shard, tick - within_s, tick) for shard, tick in newest.items()])
+        return self.held([(shard, tick - within_s, tick) for shard, tick in newest.items()])
 
     def window(
         self,
@@ -317,7 +325,7 @@ class Reader(Service):
             msg = f"end: {end - start} s after start; a window lasts at most {MAX_WINDOW_S} s"
             raise ValueError(msg)
         names = (shards,) if isinstance(shards, str) else tuple(shards)
-        by_shard = self._held([(name, start, end) for name in names])
+        by_shard = self.held([(name, start, end) for name in names])
         return gather(by_shard, metrics, ticks=range(start, end + 1), only=only)
 
     def moments(
@@ -333,9 +341,9 @@ class Reader(Service):
         self, shards: Sequence[str], ticks: Sequence[int]
     ) -> Mapping[str, Sequence[Packed]]:
         """Return the packed blocks of shards at single ticks, for ``moments_in``."""
-        return self._held([(name, tick, tick) for name in shards for tick in ticks])
+        return self.held([(name, tick, tick) for name in shards for tick in ticks])
 
-    def _held(self, wanted: Sequence[tuple[str, int, int]]) -> dict[str, list[Packed]]:
+    def held(self, wanted: Sequence[tuple[str, int, int]]) -> dict[str, list[Packed]]:
         """Return the packed blocks of each (shard, start, end), without damaged ones."""
         asked = [
             (shard, minute, range(max(start, minute), min(end + 1, minute + MINUTE_S)))

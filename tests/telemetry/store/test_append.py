@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from redis import Redis
 
-import telemetry.store.hot
+import telemetry.store.commits
 from telemetry.store.hot import HotStore
 from tests.helpers import NOON_S, block
 
@@ -60,7 +60,7 @@ def test_every_key_expires(hot: HotStore, redis: Redis) -> None:
 def test_a_shard_too_many_is_refused_and_counted(
     hot: HotStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(telemetry.store.hot, "MAX_NAMES", 2)
+    monkeypatch.setattr(telemetry.store.commits, "MAX_NAMES", 2)
     hot.append([block(shard="a"), block(shard="b")])
 
     assert hot.append([block(shard="c"), block(shard="a", tick=NOON_S + 1)]) == 1

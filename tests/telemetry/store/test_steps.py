@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-import telemetry.store.hot
+import telemetry.store.commits
 from telemetry.steps import PHASES
 from telemetry.store.hot import HotStore
 from tests.helpers import NOON_S, steps
@@ -70,7 +70,7 @@ def test_a_fast_run_and_a_wide_one_both_fit(hot: HotStore) -> None:
 def test_steps_beyond_reason_are_refused_and_counted(
     hot: HotStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(telemetry.store.hot, "MAX_STEPS_PER_MINUTE", 10)
+    monkeypatch.setattr(telemetry.store.commits, "MAX_STEPS_PER_MINUTE", 10)
 
     assert hot.append_steps(steps(n_steps=15, compute_s=0.01)) == 10
     assert hot.counters()["refused_for_room"] == 5
