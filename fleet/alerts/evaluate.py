@@ -35,7 +35,13 @@ from fleet.alerts.snapshots import (
     snapshots_of,
 )
 from fleet.models import Alert, Node, Run
-from fleet.runs.state import PAUSE_S, WAIT_AFTER_PAUSE_S, worker_states
+from fleet.runs.state import (
+    PAUSE_S,
+    WAIT_AFTER_PAUSE_S,
+    MissingReadings,
+    missing_readings,
+    worker_states,
+)
 from telemetry import catalog
 from telemetry.blocks import Span
 from telemetry.detect import (
@@ -341,9 +347,19 @@ def conclude(
     if is_waiting:
         findings = [finding for finding in findings if finding.rule not in OF_MISSING_DATA]
         evaluated = {key for key in evaluated if key[0] not in OF_MISSING_DATA}
+    if (missing := missing_readings(hot)).nodes:
+        findings = [finding for finding in findings if not is_unknown(finding, missing)]
+        unknown = {*missing.nodes, *missing.runs}
+        evaluated = {key for key in evaluated if key[1].partition(":")[2] not in unknown}
     findings = with_refused(hot, findings, now_s=now_s)
     changed = reconcile(findings, evaluated=evaluated, now=now)
     return [*changed, *explain_recent(now=now)]
+
+
+def is_unknown(finding: Finding, missing: MissingReadings) -> bool:
+    """Whether a finding is about a node whose readings our own store lacks."""
+    of_nodes = finding.rule in OF_MISSING_DATA or RULES[finding.rule].subject == "node"
+    return of_nodes and finding.node in missing.nodes
 
 
 def merged(parts: Iterable[Mapping[str, T]]) -> dict[str, T]:

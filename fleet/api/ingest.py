@@ -50,6 +50,7 @@ from telemetry.errors import whole_number
 from telemetry.ingest import limits, otlp
 from telemetry.ingest.lines import RefusedError, join_documents
 from telemetry.ingest.prometheus import WrittenSamples, samples_of, unpack
+from telemetry.ingest.timing import shard_of
 from telemetry.store.hot import HotStore, hot_store, open_store
 from telemetry.store.refused import note_refused
 from telemetry.units import DAY_S
@@ -161,18 +162,25 @@ def serve(requests: Sequence[IngestRequest]) -> None:
             if request.token and request.problem is None:
                 with work.spend(request.token.digest):
                     _read(request, arrivals)
-        deliveries = [request.delivery for request in requests if request.delivery is not None]
-        n_refused_whole = sum(request.problem is not None for request in requests)
         _note_refused_nodes(hot, requests)
-        try:
-            store_batches(hot, deliveries, n_refused_whole=n_refused_whole)
-        except RedisError:
-            for delivery in deliveries:
-                arrivals.forget(delivery.node)
-            raise
+        if n_refused_whole := sum(request.problem is not None for request in requests):
+            hot.count("ingest_errors", n_refused_whole)
+        read = [(each, each.delivery) for each in requests if each.delivery is not None]
+        # Where one of several stores is missing, its nodes send again, and the others are stored.
+        for _, some in hot.divide(read, lambda each: shard_of(each[1].node)):
+            try:
+                store_batches(hot, [delivery for _, delivery in some])
+            except RedisError as error:
+                for _, delivery in some:
+                    arrivals.forget(delivery.node)
+                _send_again([request for request, _ in some], error)
     except RedisError as error:
-        for request in requests:
-            request.delivery, request.problem = None, request.problem or store_unavailable(error)
+        _send_again(requests, error)
+
+
+def _send_again(requests: Sequence[IngestRequest], error: Exception) -> None:
+    for request in requests:
+        request.delivery, request.problem = None, request.problem or store_unavailable(error)
 
 
 def _note_refused_nodes(hot: HotStore, requests: Sequence[IngestRequest]) -> None:

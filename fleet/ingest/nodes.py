@@ -223,13 +223,8 @@ def response_of(delivery: IngestBatch) -> dict[str, Any]:
     }
 
 
-def store_batches(
-    hot: HotStore, deliveries: Sequence[IngestBatch], *, n_refused_whole: int = 0
-) -> None:
-    """Store batches of nodes and count them in the service's own counters.
-
-    ``n_refused_whole`` is how many requests were refused before any line was read.
-    """
+def store_batches(hot: HotStore, deliveries: Sequence[IngestBatch]) -> None:
+    """Store batches of nodes and count them in the service's own counters."""
     with_numbered = [d for d in deliveries if d.numbered]
     known = known_lines(hot, [(d.node, d.numbered) for d in with_numbered])
     separated = [(d, known[d.node].add(d.numbered)) for d in with_numbered]
@@ -253,14 +248,15 @@ def store_batches(
     save_late(hot, [*moved, *blocks], now_s=now_s)
     save_reports(hot, (note for delivery in deliveries for note in delivery.reports))
     save_sidecars(hot, [(d.node, content) for d in deliveries for content in d.sidecars])
-    unread = sum(bool(d.n_refused) and not d.n_accepted + d.n_repeated for d in deliveries)
     counts = {
         "ingest_reports": sum(d.n_accepted for d in deliveries),
         "ingest_repeated": sum(d.n_repeated for d in deliveries),
         "ingest_skewed": sum(d.n_accepted for d in deliveries if d.skew_s),
         "ingest_late": sum(d.n_late for d in deliveries),
         "ingest_lines_refused": sum(d.n_refused for d in deliveries),
-        "ingest_errors": n_refused_whole + unread,
+        "ingest_errors": sum(
+            bool(d.n_refused) and not d.n_accepted + d.n_repeated for d in deliveries
+        ),
     }
     key = "service:counters"
     commands: list[tuple[object, ...]] = [

@@ -25,7 +25,7 @@ from telemetry.ingest.neuron_monitor import Reading
 from telemetry.ingest.prometheus import MS, NodeSeries, Sample, WrittenSamples
 from telemetry.ingest.step_reports import RunLine
 from telemetry.ingest.timing import shard_of
-from telemetry.store.hot import HotStore
+from telemetry.store.hot import HotStore, StoreUnavailable
 from telemetry.store.reading import SCRAPES, Scrapes
 from telemetry.units import DAY_S
 
@@ -195,10 +195,19 @@ def assemble(hot: HotStore, *, now_s: float) -> int:
     try:
         nodes = sorted(node.decode() for node in hot.execute("SMEMBERS", NODES))
         stored: dict[str, int] = {}
-        for start in range(0, len(nodes), NODES_AT_ONCE):
-            stored |= _assemble_readable(hot, nodes[start : start + NODES_AT_ONCE], now_s=now_s)
+        errors: list[StoreUnavailable] = []
+        # Where one of several stores is missing, the samples of its nodes wait.
+        for _, some in hot.divide(nodes, shard_of):
+            try:
+                for start in range(0, len(some), NODES_AT_ONCE):
+                    at_once = some[start : start + NODES_AT_ONCE]
+                    stored |= _assemble_readable(hot, at_once, now_s=now_s)
+            except StoreUnavailable as error:
+                errors.append(error)
         if stored:
             update_runs(stored, now=datetime.fromtimestamp(now_s, UTC))
+        if errors:
+            raise errors[0]
         return sum(stored.values())
     finally:
         hot.execute("DEL", LOCK)

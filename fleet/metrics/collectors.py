@@ -24,6 +24,7 @@ from fleet.costs.budgets import BudgetStatus, budget_statuses
 from fleet.costs.drift import expected_now
 from fleet.models import Alert, Delivery, FalseMarkCount, Node, Receiver, Run, SenderHeartbeat
 from fleet.ops.liveness import KEY, overdue_in
+from fleet.runs.state import missing_readings
 from fleet.runs.step_durations import EDGES_S, duration_rows
 from fleet.runs.summaries import RunNow, runs_now
 from telemetry.detect.rules import RULES
@@ -268,7 +269,10 @@ class HardwareCollector(Collector):
     def collect(self) -> Iterable[ArrayFamily]:
         only = None if self.node is None else {self.node.name: self.node.shard}
         snapshot = read_snapshot(self.hot, now_s=self.now.timestamp(), only=only)
-        expected = _expected_nodes(self.node).values_list("name", flat=True)
+        names = _expected_nodes(self.node).values_list("name", flat=True)
+        # Of a node whose store is missing it is not known whether it is up.
+        missing = missing_readings(self.hot).nodes
+        expected = [name for name in names if name not in missing]
         flops = mean_flops(snapshot)
         nodes = Node.objects.filter(name__in=flops) if flops else ()
         peaks = {node.name: peak for node in nodes if (peak := node.core_peak_flops)}

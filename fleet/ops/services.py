@@ -187,8 +187,8 @@ class Services:
 
     def _begin_redis(self) -> str:
         """Start our own Redis unless REDIS_URL names another; return its address."""
-        if url := self._env.get("REDIS_URL"):
-            return url
+        if self._env.get("REDIS_URL"):
+            return str(settings.REDIS_URL)
         folder = self._folder / "redis"
         address = embedded_redis.choose_address(folder)
         self._redis = [embedded_redis.program(folder, address)]

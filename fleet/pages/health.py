@@ -4,7 +4,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -13,13 +12,10 @@ from django.conf import settings
 from django.db import DatabaseError, connection
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.http import require_safe
-from redis import Redis
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
-from redis.retry import Retry
 
 from fleet.ops.liveness import Register, late_in
-from telemetry.store.hot import HotStore
+from telemetry.store.hot import HotStore, open_store
 
 TICK_AFTER_S = 15.0
 # How long a check may take. Who asks waits for seconds, and has others to ask.
@@ -40,7 +36,10 @@ def readyz(request: HttpRequest) -> HttpResponse:
     checks = {"database": _checked(_database), "redis": _checked(_redis), "disk": _checked(_disk)}
     # A store that does not answer is not asked again: each question takes its whole time.
     is_there = checks["redis"]["ok"]
-    for name, check in (("ticks", _ticks), ("programs", _programs)):
+    needs_redis = {"ticks": _ticks, "programs": _programs}
+    if settings.REDIS_OTHERS:
+        needs_redis["stores"] = _stores
+    for name, check in needs_redis.items():
         checks[name] = _checked(check) if is_there else {"ok": False, "why": "needs redis"}
     is_ready = all(check["ok"] for check in checks.values())
     return JsonResponse(
@@ -98,17 +97,9 @@ def _select() -> None:
 DATABASE = Inquiry(_select)
 
 
-@lru_cache(maxsize=8)
-def _impatient_store(url: str) -> HotStore:
+def _impatient_store() -> HotStore:
     """Return a store that does not wait for a Redis that hangs."""
-    return HotStore(
-        Redis.from_url(
-            url,
-            socket_timeout=CHECK_WITHIN_S,
-            socket_connect_timeout=CHECK_WITHIN_S,
-            retry=Retry(NoBackoff(), 0),
-        )
-    )
+    return open_store(settings.REDIS_URL, *settings.REDIS_OTHERS, within_s=CHECK_WITHIN_S)
 
 
 def _checked(check: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -126,7 +117,18 @@ def _database() -> dict[str, Any]:
 
 
 def _redis() -> dict[str, Any]:
-    return {"bytes_used": _impatient_store(settings.REDIS_URL).bytes_used()}
+    return {"bytes_used": _impatient_store().bytes_used()}
+
+
+def _stores() -> dict[str, Any]:
+    """Check that each of several stores answers."""
+    now_s, missing = time.time(), _impatient_store().missing()
+    away_s = {
+        name: round(now_s - gap.since_s) for name, gap in missing.items() if gap.back_s is None
+    }
+    if away_s:
+        raise NotReadyError(f"do not answer: {', '.join(away_s)}", away_s=away_s)
+    return {"stores": 1 + len(settings.REDIS_OTHERS)}
 
 
 def _disk() -> dict[str, Any]:
@@ -155,7 +157,7 @@ def _disk() -> dict[str, Any]:
 
 def _ticks() -> dict[str, Any]:
     """Check that a node reported recently; a fleet without nodes passes."""
-    hot = _impatient_store(settings.REDIS_URL)
+    hot = _impatient_store()
     seen = hot.last_seen()
     if not seen:
         return {"nodes": 0}

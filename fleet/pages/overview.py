@@ -39,7 +39,7 @@ from telemetry.node_files import agent_file, reporter_wheel
 from telemetry.store.history import run_history
 from telemetry.store.hot import hot_store
 
-PARTIALS = ("past", "strip", "heat-map", "runs", "alerts")
+PARTIALS = ("past", "stores", "strip", "heat-map", "runs", "alerts")
 RESOLVED_SHOWN = 3
 SHARES_S = 15 * 60
 LIMIT_RATIO = 0.25

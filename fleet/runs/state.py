@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
+from fleet.models import Node
 from telemetry.steps import WorkerState
 from telemetry.store.hot import HotStore
+from telemetry.store.reading import Missing
 from telemetry.units import DAY_S
 
 KEEP_S = 7 * DAY_S
@@ -29,6 +31,37 @@ def own_pause_s(hot: HotStore, *, now_s: float) -> float | None:
     """Return how long trnwatch's own workers have been stopped; None while they work."""
     pause_s = now_s - hot.gauges().get("watched_at_s", now_s)
     return pause_s if pause_s > PAUSE_S else None
+
+
+@dataclass(frozen=True, slots=True)
+class MissingReadings:
+    """Nodes whose readings are in a store, of several, that does not answer, and their runs.
+
+    ``stores`` are by name; ``nodes`` have that of their store.
+    """
+
+    stores: Mapping[str, Missing] = field(default_factory=dict)
+    nodes: Mapping[str, str] = field(default_factory=dict)
+    runs: frozenset[str] = frozenset()
+
+    @property
+    def away(self) -> dict[str, Missing]:
+        """Those that do not answer yet."""
+        return {name: each for name, each in self.stores.items() if each.back_s is None}
+
+
+def missing_readings(hot: HotStore) -> MissingReadings:
+    """Return what is missing now: nothing is known of these nodes, so they are not silent."""
+    stores = hot.missing()
+    if not stores:
+        return MissingReadings()
+    nodes, runs = dict[str, str](), set[str]()
+    measured = Node.objects.unretired().exclude(source=Node.Source.STEPS)
+    for name, shard, run in measured.values_list("name", "shard", "run__name"):
+        if (store := hot.store_of(shard)) in stores:
+            nodes[name] = store
+            runs.add(run or "")
+    return MissingReadings(stores, nodes, frozenset(runs - {""}))
 
 
 def watching_s(hot: HotStore, *, now_s: float) -> float | None:

@@ -96,6 +96,8 @@ class NodeNow:
     # It has not been heard since trnwatch began to watch, a moment ago, or while it is stopped.
     is_awaited: bool = False
     is_in_pause: bool = False
+    # Since when the store of its readings, one of several, does not answer.
+    missing_since_s: float | None = None
     utilization_mean: float | None = None
     utilization_min: float | None = None
     utilization_max: float | None = None
@@ -127,7 +129,8 @@ class NodeNow:
         if self.node.retired_at:
             return "retired"
         if self.is_awaited:
-            return "unknown" if self.is_in_pause else "waiting"
+            is_unknown = self.is_in_pause or self.missing_since_s is not None
+            return "unknown" if is_unknown else "waiting"
         return "up" if self.is_up else "silent" if self.is_silent else "released"
 
 
@@ -138,6 +141,7 @@ class FleetNow:
     n_up: int
     n_silent: int
     n_awaited: int
+    n_unknown: int  # of those, because the store of their readings does not answer
     n_unacknowledged: int
     n_acknowledged: int
     oldest_unowned: Alert | None
@@ -296,7 +300,7 @@ def nodes_now(
         reporting_nodes(hot) if any(node.source == Node.Source.STEPS for node in nodes) else {}
     )
     rows, watched_s = [], watching_s(hot, now_s=now_s)
-    is_in_pause = own_pause_s(hot, now_s=now_s) is not None
+    is_in_pause, missing = own_pause_s(hot, now_s=now_s) is not None, hot.missing()
     for node in nodes:
         is_by_job = node.source == Node.Source.STEPS
         seen_s = (by_job if is_by_job else seen).get(node.name)
@@ -306,7 +310,8 @@ def nodes_now(
         is_up = is_heard and not (is_by_job and node.is_released)
         known = figures.get((node.shard, node.name), {}) if is_up else {}
         starts = is_starting(watched_s, was_heard=seen_s is not None)
-        is_awaited = starts and not is_up and node.is_expected
+        gap = None if is_up or is_by_job else missing.get(hot.store_of(node.shard))
+        is_awaited = (starts or gap is not None) and not is_up and node.is_expected
         rows.append(
             NodeNow(
                 node,
@@ -314,6 +319,7 @@ def nodes_now(
                 is_up=is_up,
                 is_awaited=is_awaited,
                 is_in_pause=is_in_pause,
+                missing_since_s=None if gap is None else gap.since_s,
                 **known,
             )
         )
@@ -397,18 +403,21 @@ def nodes_in_use(hot: HotStore, *, now_s: float) -> NodesInUse:
     """Count the nodes that report, those that should, and those that are silent."""
     watched_s = watching_s(hot, now_s=now_s)
     seen, by_job, quiet_s = hot.last_seen(), reporting_nodes(hot), hot.quiet_s()
-    fields = "name", "source", "instance_type", "last_seen_at", "run__name", "run__finished_at"
-    counts = NodesInUse()
-    rows = Node.objects.unretired().values_list(*fields)
-    for name, source, kind, last_seen_at, run, ended_at in rows:
-        seen_s = (by_job if source == Node.Source.STEPS else seen).get(name)
+    fields = ("name", "shard", "source", "instance_type", "last_seen_at")
+    counts, missing = NodesInUse(), hot.missing()
+    rows = Node.objects.unretired().values_list(*fields, "run__name", "run__finished_at")
+    for name, shard, source, kind, last_seen_at, run, ended_at in rows:
+        is_by_job = source == Node.Source.STEPS
+        seen_s = (by_job if is_by_job else seen).get(name)
         is_up = _is_reporting(source, seen_s, now_s, quiet_s=quiet_s.get(name, 0))
         counts.n_nodes += 1
         counts.n_up += is_up
         counts.n_expected += ended_at is None
         counts.n_reporting += ended_at is None and is_up
         was_heard = seen_s is not None or last_seen_at is not None
-        is_awaited = not is_up and is_starting(watched_s, was_heard=was_heard)
+        starts = is_starting(watched_s, was_heard=was_heard)
+        is_missing = not is_by_job and hot.store_of(shard) in missing
+        is_awaited = not is_up and (starts or is_missing)
         counts.n_silent += ended_at is None and not (is_up or is_awaited)
         counts.runs.add(run)
         counts.types.add(kind)
@@ -494,6 +503,7 @@ def fleet_now(
         n_up=sum(now.is_up for now in nodes),
         n_silent=sum(now.is_silent for now in nodes),
         n_awaited=sum(now.is_awaited for now in nodes),
+        n_unknown=sum(now.is_awaited and now.missing_since_s is not None for now in nodes),
         n_unacknowledged=len(unowned),
         n_acknowledged=len(alerts) - len(unowned),
         oldest_unowned=unowned[0] if unowned else None,

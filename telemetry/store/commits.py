@@ -187,14 +187,14 @@ class HotStore(Reader):
         """The stores that have samples."""
         return (self,)
 
-    def of(self, shard: str) -> "HotStore":  # noqa: ARG002
+    def of(self, shard: str) -> "HotStore":
         """Return the store that has the samples of a shard."""
         return self
 
     def divide(
         self,
         given: Iterable[T],
-        shard_of: Callable[[T], str],  # noqa: ARG002
+        shard_of: Callable[[T], str],
     ) -> list[tuple["HotStore", list[T]]]:
         """Divide what belongs to shards by the stores that have them."""
         return [(self, [*given])]
@@ -203,7 +203,7 @@ class HotStore(Reader):
         """Return the stores, of several, whose shards are not known now, by name."""
         return {}
 
-    def store_of(self, shard: str) -> str:  # noqa: ARG002
+    def store_of(self, shard: str) -> str:
         """Return the name of the store of a shard, of several."""
         return ""
 

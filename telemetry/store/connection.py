@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from redis import Redis, exceptions
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 Command = tuple[Any, ...]
 COMMIT = (Path(__file__).parent / "commit.lua").read_text()
@@ -25,6 +27,16 @@ _UNAVAILABLE = (
     exceptions.OutOfMemoryError,
     exceptions.ReadOnlyError,
 )
+
+
+def impatient(url: str, *, within_s: float = 1.0, n_retries: int = 0) -> Redis:
+    """Return a client that gives up soon: one that waits delays all else."""
+    return Redis.from_url(
+        url,
+        socket_timeout=within_s,
+        socket_connect_timeout=within_s,
+        retry=Retry(NoBackoff(), n_retries, supported_errors=(exceptions.ConnectionError,)),
+    )
 
 
 class StoreUnavailable(exceptions.ConnectionError, ConnectionError):  # noqa: N818

@@ -8,7 +8,7 @@ does not mean that they are silent.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -17,12 +17,10 @@ from typing import Any, TypeVar
 
 from django.conf import settings
 from redis import Redis, exceptions
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from telemetry.blocks import Block
 from telemetry.store.commits import ClockChange, HotStore, block_parts, raw
-from telemetry.store.connection import TICKS, Command, StoreUnavailable
+from telemetry.store.connection import TICKS, Command, StoreUnavailable, impatient
 from telemetry.store.placement import place_of, store_name
 from telemetry.store.reading import Missing, Packed, Totals
 
@@ -41,8 +39,9 @@ __all__ = [
 # A store that hangs delays a process once by so much; then it is asked again, each second, by a
 # connection that does not wait.
 WITHIN_S, REST_S, PROBE_WITHIN_S = 1.0, 1.0, 0.25
-# Its nodes have so long to report again before they count as silent: agents send again within 5 s.
-RETURN_S = 30.0
+# Its nodes have so long to report again before they count as silent: agents wait for up to 30 s
+# between two attempts.
+RETURN_S = 40.0
 # Nodes that moved from one store to another were last seen by the first before that.
 MOVED_S = 120.0
 # Redis, a hash in the first store, by name of a store: since when it is missing, and when it
@@ -74,17 +73,9 @@ class Part(HotStore):
         self, url: str, *, keep_s: int, now: Callable[[], float], failed: Callable[["Part"], None]
     ) -> None:
         self.name, self._failed = store_name(url), failed
-        once = Retry(NoBackoff(), 1, supported_errors=(exceptions.ConnectionError,))
-        self._prober = Redis.from_url(
-            url,
-            socket_timeout=PROBE_WITHIN_S,
-            socket_connect_timeout=PROBE_WITHIN_S,
-            retry=Retry(NoBackoff(), 0),
-        )
+        self._prober = impatient(url, within_s=PROBE_WITHIN_S)
         self._rests_until_s, self._error = 0.0, ""
-        redis = Redis.from_url(
-            url, socket_timeout=WITHIN_S, socket_connect_timeout=WITHIN_S, retry=once
-        )
+        redis = impatient(url, within_s=WITHIN_S, n_retries=1)
         super().__init__(redis, keep_s=keep_s, now=now)
 
     def execute(self, *command: Any, **reading: Any) -> Any:
@@ -274,16 +265,14 @@ class ShardedStore(HotStore):
         since_s = min((gap.since_s for gap in missing.values()), default=0.0) - MOVED_S
         gaps = {id(part): missing[part.name] for part in self._others if part.name in missing}
         seen: dict[str, int] = {}
-        for part, ticks in self._answers(asked, HotStore.last_seen):
+        for part, of_part in self._answers(asked, HotStore.last_seen):
             gap = gaps.get(id(part))
             if gap is not None and gap.back_s is None:
                 continue
-            if missing:
-                from_s = since_s if gap is None else gap.back_s or 0.0
-                ticks = {node: tick for node, tick in ticks.items() if tick >= from_s}
-            for node in seen.keys() & ticks.keys():
-                ticks[node] = max(ticks[node], seen[node])
-            seen |= ticks
+            from_s = since_s if gap is None or gap.back_s is None else gap.back_s
+            for node in seen.keys() & of_part.keys():
+                of_part[node] = max(of_part[node], seen[node])
+            seen |= {n: t for n, t in of_part.items() if t >= from_s} if missing else of_part
         return seen
 
     def held(self, wanted: Sequence[tuple[str, int, int]]) -> dict[str, list[Packed]]:
@@ -319,10 +308,14 @@ class ShardedStore(HotStore):
 
 
 @lru_cache(maxsize=8)
-def open_store(url: str, *others: str, keep_s: int = 900, **limits: float) -> HotStore:
-    """Return the store of one address or more; ``limits`` are timeouts of the first one."""
-    redis = Redis.from_url(url, **limits)
-    return ShardedStore(redis, (url, *others), keep_s=keep_s) if others else HotStore(redis, keep_s=keep_s)
+def open_store(
+    url: str, *others: str, keep_s: int = 900, within_s: float | None = None
+) -> HotStore:
+    """Return the store of one address or more; the first one must answer ``within_s``."""
+    redis = Redis.from_url(url) if within_s is None else impatient(url, within_s=within_s)
+    if others:
+        return ShardedStore(redis, (url, *others), keep_s=keep_s)
+    return HotStore(redis, keep_s=keep_s)
 
 
 def hot_store() -> HotStore:

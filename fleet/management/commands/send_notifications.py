@@ -10,7 +10,6 @@ from threading import Event, Thread
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import DatabaseError, close_old_connections, connection
-from redis import Redis
 
 from fleet.alerts.events import notify_newcomers
 from fleet.alerts.watch_monitor import WatchMonitor, last_evaluation, programs
@@ -28,7 +27,7 @@ from fleet.notifications.delivery import (
 )
 from fleet.notifications.http_client import Allowed, HttpClient
 from fleet.ops.liveness import Pulse
-from telemetry.store.hot import HotStore
+from telemetry.store.hot import open_store
 
 log = logging.getLogger(__name__)
 
@@ -166,8 +165,8 @@ def _until(
 
 def _draw(alert: Alert, at: datetime) -> bytes | None:
     # Within the lease: a notification does not wait for Redis.
-    redis = Redis.from_url(settings.REDIS_URL, socket_timeout=2.0, socket_connect_timeout=2.0)
-    source = HotStore(redis, keep_s=settings.HOT_KEEP_S)
+    urls, keep_s = (settings.REDIS_URL, *settings.REDIS_OTHERS), settings.HOT_KEEP_S
+    source = open_store(*urls, keep_s=keep_s, within_s=2.0)
     return alert_image(source, alert, at=at, now=at)
 
 

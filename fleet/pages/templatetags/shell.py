@@ -1,5 +1,6 @@
 """Tags for the frame of every page: navigation, live stream, account."""
 
+from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Self
@@ -14,6 +15,7 @@ from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
+from redis.exceptions import RedisError
 
 from fleet.access.roles import assignable_names, reads_anonymously
 from fleet.alerts.matchers import matchers_of, written
@@ -21,6 +23,8 @@ from fleet.alerts.silences import SPANS
 from fleet.models import Alert, Delivery, Run
 from fleet.ops.static_files import imported_by
 from fleet.pages.annotations import annotate_context
+from fleet.runs.state import missing_readings
+from telemetry.store.hot import hot_store
 
 register = template.Library()
 
@@ -178,6 +182,17 @@ def undelivered(context: template.Context) -> dict[str, Any]:
     # The notification page lists failed deliveries itself.
     is_there = match is not None and match.url_name == "notification-list"
     return {"n_dead": 0 if is_there else counts.n_dead, "n_late": counts.n_late}
+
+
+@register.inclusion_tag("pages/_missing_stores.html")
+def missing_stores() -> dict[str, Any]:
+    """Say on every page which stores, of several, do not answer, and how many nodes that hides."""
+    try:
+        missing = missing_readings(hot_store())
+    except (RedisError, DatabaseError):
+        return {}
+    n_nodes = Counter(missing.nodes.values())
+    return {"stores": [(name, gap.since_s, n_nodes[name]) for name, gap in missing.away.items()]}
 
 
 CACHED = "trnwatch_header_counts"

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from telemetry.blocks import Block
 from telemetry.store.hot import HotStore, StoreUnavailable, open_store
-from telemetry.store.placement import place_of, store_name, store_urls
-from tests.helpers import NOON_S, block, free_port, steps
+from telemetry.store.placement import store_name
+from tests.helpers import NOON_S, block, free_port
 from tests.telemetry.store.samples import Redis
 
 SHARDS = [f"llama/{i}" for i in range(12)]
@@ -36,7 +37,7 @@ def of(hot: HotStore, i: int) -> list[str]:
     return [shard for shard in SHARDS if hot.of(shard) is hot.parts[i]]
 
 
-def blocks(tick: int = NOON_S) -> list:
+def blocks(tick: int = NOON_S) -> list[Block]:
     return [block(shard, tick) for shard in SHARDS]
 
 
