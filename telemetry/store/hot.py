@@ -112,7 +112,7 @@ class Part(HotStore):
 
     def _rest(self, error: exceptions.RedisError) -> None:
         self._rests_until_s = time.monotonic() + REST_S
-        self._error = f"Store {self.name} does not answer: {error}. Check it, and REDIS_URL."
+        self._error = f"Store {self.name} of REDIS_URL: {error}"
         self._failed(self)
 
 
@@ -261,15 +261,16 @@ class ShardedStore(HotStore):
             if shards is None
             else [*self.divide(shards, str)]
         )
+        answers = list(self._answers(asked, HotStore.last_seen))
         missing = self.missing()
         since_s = min((gap.since_s for gap in missing.values()), default=0.0) - MOVED_S
         gaps = {id(part): missing[part.name] for part in self._others if part.name in missing}
         seen: dict[str, int] = {}
-        for part, of_part in self._answers(asked, HotStore.last_seen):
+        for part, of_part in answers:
             gap = gaps.get(id(part))
             if gap is not None and gap.back_s is None:
                 continue
-            from_s = since_s if gap is None or gap.back_s is None else gap.back_s
+            from_s = since_s if gap is None or gap.back_s is None else int(gap.back_s)
             for node in seen.keys() & of_part.keys():
                 of_part[node] = max(of_part[node], seen[node])
             seen |= {n: t for n, t in of_part.items() if t >= from_s} if missing else of_part

@@ -1,14 +1,16 @@
 """Realistic noisy samples, and a durable Redis."""
 
+import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from fleet.ops.embedded_redis import REDIS_SERVER
 from telemetry.blocks import METRICS, FloatArray, Span
-from tests.helpers import NOON_S, until_answers
+from tests.helpers import NOON_S, free_port, until_answers
 
 TRN2 = {"node": 1, "core": 64, "device": 16, "efa": 16}
 # What a training node reads, and how much it wavers from tick to tick.
@@ -53,6 +55,7 @@ class Redis:
         self.url = f"redis://127.0.0.1:{port}"
         options = f"--port {port} --bind 127.0.0.1 --appendonly yes --appendfsync always"
         self._command = [REDIS_SERVER, *options.split(), "--save", "", "--dir", str(folder)]
+        self.folder = folder
         self._log = folder / "redis.log"
         self._port = port
         self.start()
@@ -63,7 +66,23 @@ class Redis:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
         until_answers(self._port)
 
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
     def kill(self) -> None:
         """End it as kill -9 does: nothing is tidied up."""
         self._process.kill()
         self._process.wait()
+
+
+@contextmanager
+def several_redis(folder: Path, n: int = 3) -> Iterator[list[Redis]]:
+    """Run some of them for as long as the block lasts."""
+    with ExitStack() as stack:
+        servers = []
+        for i in range(n):
+            own = folder / f"redis-{i}"
+            own.mkdir()
+            servers.append(Redis(own, free_port()))
+            stack.callback(servers[-1].kill)
+        yield servers
