@@ -51,9 +51,9 @@ def test_clocks_and_steps_are_in_the_first_and_blocks_of_a_tick_once_in_theirs(
     hot: HotStore,
 ) -> None:
     for shard in SHARDS:
-        of_tick = [block(shard, NOW_S)]
-        assert hot.commit(shard, before=None, after=b"1", blocks=of_tick, steps=steps())
-        assert not hot.commit(shard, before=None, after=b"2", blocks=of_tick, steps=steps())
+        of_tick, batch = [block(shard, NOW_S)], steps(ended_at_s=NOW_S)
+        assert hot.commit(shard, before=None, after=b"1", blocks=of_tick, steps=batch)
+        assert not hot.commit(shard, before=None, after=b"2", blocks=of_tick, steps=batch)
 
     first = hot.parts[0]
     assert set(first.clocks(SHARDS).values()) == {b"1"}
