@@ -12,7 +12,6 @@ from telemetry.store.placement import place_of, store_name, store_urls
 from tests.helpers import block, steps
 from tests.telemetry.store.samples import Redis, several_redis
 
-NOW_S = int(time.time())
 # So many that each store has some.
 SHARDS = [f"llama/{i}" for i in range(48)]
 
@@ -24,6 +23,11 @@ def servers(tmp_path: Path) -> Iterator[list[Redis]]:
 
 
 @pytest.fixture
+def now_s() -> int:
+    return int(time.time())
+
+
+@pytest.fixture
 def hot(servers: list[Redis]) -> HotStore:
     return open_store(*(server.url for server in servers))
 
@@ -32,26 +36,26 @@ def of(hot: HotStore, *places: int) -> list[str]:
     return sorted(shard for shard in SHARDS if hot.of(shard) in [hot.parts[i] for i in places])
 
 
-def blocks(tick: int = NOW_S) -> list[Block]:
+def blocks(tick: int) -> list[Block]:
     return [block(shard, tick, (shard,)) for shard in SHARDS]
 
 
-def test_each_shard_is_in_one_of_them_and_all_are_read_together(hot: HotStore) -> None:
-    assert hot.append(blocks()) == len(SHARDS)
+def test_each_shard_is_in_one_of_them_and_all_are_read_together(hot: HotStore, now_s: int) -> None:
+    assert hot.append(blocks(now_s)) == len(SHARDS)
 
     assert [sorted(part.shards()) for part in hot.parts] == [of(hot, i) for i in range(3)]
-    assert hot.newest() == hot.last_seen() == dict.fromkeys(SHARDS, NOW_S)
+    assert hot.newest() == hot.last_seen() == dict.fromkeys(SHARDS, now_s)
     assert sorted(hot.latest()) == sorted(SHARDS)
-    assert hot.window(SHARDS, start=NOW_S, end=NOW_S).nodes == tuple(SHARDS)
+    assert hot.window(SHARDS, start=now_s, end=now_s).nodes == tuple(SHARDS)
     assert sorted(hot.totals().nodes["efa_tx_bytes_per_s"]) == sorted(SHARDS)
-    assert hot.append(blocks()) == hot.merge(blocks()) == 0
+    assert hot.append(blocks(now_s)) == hot.merge(blocks(now_s)) == 0
 
 
 def test_clocks_and_steps_are_in_the_first_and_blocks_of_a_tick_once_in_theirs(
-    hot: HotStore,
+    hot: HotStore, now_s: int
 ) -> None:
     for shard in SHARDS:
-        of_tick, batch = [block(shard, NOW_S)], steps(ended_at_s=NOW_S)
+        of_tick, batch = [block(shard, now_s)], steps(ended_at_s=now_s)
         assert hot.commit(shard, before=None, after=b"1", blocks=of_tick, steps=batch)
         assert not hot.commit(shard, before=None, after=b"2", blocks=of_tick, steps=batch)
 
@@ -62,20 +66,22 @@ def test_clocks_and_steps_are_in_the_first_and_blocks_of_a_tick_once_in_theirs(
 
 
 def test_one_that_is_killed_takes_its_shards_with_it_and_no_others(
-    hot: HotStore, servers: list[Redis]
+    hot: HotStore, servers: list[Redis], now_s: int
 ) -> None:
-    hot.append(blocks())
+    hot.append(blocks(now_s))
     servers[1].kill()
 
     assert sorted(hot.newest()) == of(hot, 0, 2)
     with pytest.raises(StoreUnavailable, match="REDIS_URL"):
-        hot.append(blocks(NOW_S + 1))
-    assert hot.newest() == hot.last_seen() == dict.fromkeys(of(hot, 0, 2), NOW_S + 1)
+        hot.append(blocks(now_s + 1))
+    assert hot.newest() == hot.last_seen() == dict.fromkeys(of(hot, 0, 2), now_s + 1)
     assert hot.missing().keys() == {store_name(servers[1].url)}
 
 
-def test_without_the_first_nothing_is_known(hot: HotStore, servers: list[Redis]) -> None:
-    hot.append(blocks())
+def test_without_the_first_nothing_is_known(
+    hot: HotStore, servers: list[Redis], now_s: int
+) -> None:
+    hot.append(blocks(now_s))
     servers[0].kill()
 
     for question in (hot.newest, hot.last_seen, hot.missing, hot.latest, hot.totals):
@@ -83,19 +89,26 @@ def test_without_the_first_nothing_is_known(hot: HotStore, servers: list[Redis])
             question()
 
 
-def test_all_processes_learn_what_one_of_them_misses(hot: HotStore, servers: list[Redis]) -> None:
+def test_all_processes_learn_what_one_of_them_misses(
+    hot: HotStore, servers: list[Redis], now_s: int
+) -> None:
     """One that can still reach it does not believe what it has."""
     other = open_store(*(server.url for server in servers), keep_s=901)
-    hot.append(blocks())
+    hot.append(blocks(now_s))
     hot.parts[0].execute("HSET", "stores:missing", store_name(servers[2].url), f"{hot.now()} 0")
 
     # It answers this one, so it is back: its nodes have a moment to report again.
     assert sorted(other.last_seen()) == of(other, 0, 1)
     [gap] = other.missing().values()
     assert gap.back_s is not None
-    now_s = int(other.now()) + 1
     for part in other.parts:
-        part.append([block(shard, now_s, (shard,)) for shard in SHARDS if other.of(shard) is part])
+        part.append(
+            [
+                block(shard, int(other.now()) + 1, (shard,))
+                for shard in SHARDS
+                if other.of(shard) is part
+            ]
+        )
     assert sorted(other.last_seen()) == sorted(SHARDS)
 
 
@@ -112,15 +125,15 @@ def test_one_more_takes_its_share_and_nothing_else_moves() -> None:
     assert [before.count(name) for name in names] == pytest.approx([1_000] * 3, rel=0.1)
 
 
-def test_a_shard_that_has_moved_is_read_where_it_is_now(servers: list[Redis]) -> None:
+def test_a_shard_that_has_moved_is_read_where_it_is_now(servers: list[Redis], now_s: int) -> None:
     urls = [server.url for server in servers]
     two, three = open_store(*urls[:2]), open_store(*urls)
-    two.append(blocks(NOW_S - 300))
+    two.append(blocks(now_s - 300))
     moved = of(three, 2)
 
     assert sorted(three.newest()) == of(three, 0, 1)
-    three.append([block(shard, NOW_S + 1, (shard,)) for shard in SHARDS])
-    assert three.newest() == three.last_seen() == dict.fromkeys(SHARDS, NOW_S + 1)
+    three.append([block(shard, now_s + 1, (shard,)) for shard in SHARDS])
+    assert three.newest() == three.last_seen() == dict.fromkeys(SHARDS, now_s + 1)
     # Its old place does not make it silent, should the new one fail.
     servers[2].kill()
     assert three.last_seen().keys().isdisjoint(moved)
