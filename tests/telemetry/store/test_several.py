@@ -94,7 +94,7 @@ def test_all_processes_learn_what_one_of_them_misses(
 ) -> None:
     """One that can still reach it does not believe what it has."""
     other = open_store(*(server.url for server in servers), keep_s=901)
-    hot.append(blocks(now_s))
+    hot.append(blocks(now_s - 5))
     hot.parts[0].execute("HSET", "stores:missing", store_name(servers[2].url), f"{hot.now()} 0")
 
     # It answers this one, so it is back: its nodes have a moment to report again.
