@@ -592,8 +592,8 @@ def test_it_shows_how_often_the_culprit_was_accused_before(page: Page, fired: Fi
     alert = fired()
 
     text = " ".join(page(f"/alerts/{alert.pk}/").split())
-    assert '/nodes/limping/#alert-history">Root cause of 2 alerts in 30 days, in 1 run' in text
-    assert "Root cause of" not in page(f"/alerts/{first.pk}/")
+    assert '/nodes/limping/#alert-history">root cause of 2 alerts in 30 days, in 1 run' in text
+    assert "root cause of" not in page(f"/alerts/{first.pk}/")
 
 
 def test_a_restart_is_weighed_where_checkpoint_and_start_are_known(
