@@ -35,6 +35,7 @@ NOISES, FACTORS = ("measured", "steady"), (1.0, 1.5, 2.0)
 SEEDS = re.compile(r"\d+:\d+")
 OPTIONS = {
     "fleet": ("nodes", "seconds", "runs", "age"),
+    "pages": ("nodes", "runs"),
     "remote_write": ("seconds",),
     "bodies": ("times",),
     "healthy": ("hours", "tier", "noise", "environment", "recorded"),
@@ -53,11 +54,11 @@ def main(arguments: list[str]) -> int:
     parser = ArgumentParser(prog="python -m bench", description="Measure speed and detection.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(CHOICES))
     parser.add_argument("--json", action="store_true", help="one JSON object per benchmark")
-    parser.add_argument("--nodes", type=int, help="fleet: trn2.48xlarge nodes (1000)")
+    parser.add_argument("--nodes", type=int, help="trn2.48xlarge nodes (fleet: 1000, pages: 100)")
     parser.add_argument(
         "--seconds", type=int, help="how long to measure (fleet: 30, remote_write: 780)"
     )
-    parser.add_argument("--runs", type=int, help="fleet: runs that share the nodes evenly (1)")
+    parser.add_argument("--runs", type=int, help="runs that share the nodes (fleet: 1, pages: 4)")
     parser.add_argument(
         "--age", type=int, help="fleet: seconds that the runs have lasted at the start (660)"
     )

@@ -162,16 +162,22 @@ def create_fleet(hot: HotStore, specs: Sequence[RunSpec], *, age_s: int) -> None
 
     What evaluates a run reads its last minutes: a young run would cost less.
     """
-    now = datetime.now(UTC).replace(microsecond=0)
-    began = now - timedelta(seconds=age_s)
-    for spec in specs:
-        create_run(DemoRun(spec, "LLM", "a large fleet", "us-east-2b"), started_at=began)
-    publish_plans(hot, now=now)
+    began = create_runs(hot, specs, age_s=age_s)
     played_s = int(began.timestamp())
     while (left_s := int(time.time()) - played_s) > PAST_AT_ONCE_S:
         played_s += min(left_s, PAST_AT_ONCE_S)
         for batch in batches_due(hot):
             simulate_shards(batch, played_s)
+
+
+def create_runs(hot: HotStore, specs: Sequence[RunSpec], *, age_s: int) -> datetime:
+    """Make the runs and their nodes, and hand the plans to the workers; return when they began."""
+    now = datetime.now(UTC).replace(microsecond=0)
+    began = now - timedelta(seconds=age_s)
+    for spec in specs:
+        create_run(DemoRun(spec, "LLM", "a large fleet", "us-east-2b"), started_at=began)
+    publish_plans(hot, now=now)
+    return began
 
 
 @contextmanager

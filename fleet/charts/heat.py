@@ -1,104 +1,54 @@
 """The fleet's heat map: every core of every node, by run, and the alert that accuses a node."""
 
 import base64
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from typing import Self
 
 import numpy as np
 from django.urls import reverse
 from django.utils.http import urlencode
-from numpy.typing import NDArray
 
 from fleet.alerts.causes import cause_text
-from fleet.models import Alert, Node, Run
-from fleet.runs.summaries import NodeNow
-from telemetry.blocks import Block, FloatArray
+from fleet.models import Alert, Run
+from fleet.models.node import address
+from fleet.runs.node_columns import NodeColumns
+from telemetry.blocks import FloatArray, IntArray
+from telemetry.store.packing import ABSENT_RATIO, RATIO_STEPS, encode
 
-NO_DATA = 255
-FULL = 254
 # Of a larger fleet one row is many nodes, and a pixel is a node: a page of many thousand rows
 # shows nothing. The nodes of small groups, and those with an alert, keep a row of their own.
 MOST_ROWS, SMALL_GROUP, OWN_ROWS = 512, 4, 16
 NODES_PER_PAGE = 100
 NODES_PER_ROW = 2 * NODES_PER_PAGE
+# Of more runs those that fit into a row share one.
+MOST_GROUPS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class HeatRow:
     """One row of the heat map: a node with its packed cores, and the alert about it; or nodes.
 
-    ``stem`` is the beginning of its name that is its run's, which stands above the row.
-    ``n_each`` is the number of cores per device, 0 where the node has no devices. A row of
-    ``n_nodes`` has a pixel for each; the first one is at ``place`` in its run.
+    ``stem`` is the beginning of its name that is its run's, which stands above the row; ``state``
+    is empty where it is up. ``n_each`` is the number of cores per device, 0 where the node has no
+    devices. A row of ``n_nodes`` has a pixel for each; the first one is at ``place`` in its run.
+    Where several runs share a row, ``runs`` are their names and first pixels.
     """
 
-    now: NodeNow
-    cores: str
-    alert: Alert | None
     name: str
     stem: str
     tail: str
     address: str
+    cores: str
     n_cores: int
-    n_each: int
-    is_up: bool
-    mean: float | None
-    lowest: float | None
-    highest: float | None
+    state: str = ""
+    mean: float | None = None
+    lowest: float | None = None
+    highest: float | None = None
+    n_each: int = 0
+    alert: Alert | None = None
     n_nodes: int = 1
     place: int = 0
-
-    @classmethod
-    def of(cls, now: NodeNow, cores: str, alert: Alert | None) -> Self:
-        node = now.node
-        stem = _stem_of(node)
-        return cls(
-            now,
-            cores,
-            alert,
-            node.name,
-            stem,
-            node.name.removeprefix(stem),
-            node.get_absolute_url(),
-            node.n_cores,
-            node.cores_per_device if node.n_devices else 0,
-            now.is_up,
-            now.utilization_mean,
-            now.utilization_min,
-            now.utilization_max,
-        )
-
-    @classmethod
-    def of_nodes(cls, nodes: Sequence[NodeNow], place: int) -> Self:
-        """Return a row with a pixel for each node."""
-        first, last = nodes[0].node, nodes[-1].node
-        stem = _stem_of(first)
-        means = np.array([now.utilization_mean if now.is_up else None for now in nodes], float)
-        known = means[np.isfinite(means)]
-        mean, lowest, highest = (
-            float(of(known)) if known.size else None for of in (np.mean, np.min, np.max)
-        )
-        query = {"run": first.run.name if first.run else "none"}
-        query |= {"page": str(place // NODES_PER_PAGE + 1)}
-        return cls(
-            nodes[0],
-            base64.b64encode(_steps(means).tobytes()).decode(),
-            None,
-            f"{first.name}..{len(nodes)}",
-            stem,
-            f"{first.name.removeprefix(stem)} … {last.name.removeprefix(_stem_of(last))}",
-            f"{reverse('node-list')}?{urlencode(query)}",
-            len(nodes),
-            0,
-            any(now.is_up for now in nodes),
-            mean,
-            lowest,
-            highest,
-            len(nodes),
-            place,
-        )
+    runs: str = ""
 
     @property
     def what(self) -> str:
@@ -110,92 +60,186 @@ class HeatRow:
         return f"{part} {self.alert.device}"
 
 
-def _stem_of(node: Node) -> str:
-    run = node.run
-    return run.name if run and node.name.startswith(f"{run.name}-") else ""
-
-
 @dataclass(frozen=True, slots=True)
 class HeatGroup:
-    """The rows of a run; ``is_alike``: whether its first node represents all of them."""
+    """The rows of a run, of several small ones, or of the nodes without a run.
+
+    ``is_alike``: whether all its nodes have ``instance_type`` and ``n_cores``.
+    """
 
     run: Run | None
     rows: Sequence[HeatRow]
-    first: Node
     n_nodes: int
     is_alike: bool
+    instance_type: str
+    n_cores: int
+    n_runs: int = 1
+
+    @property
+    def name(self) -> str:
+        if self.n_runs > 1:
+            return f"{self.n_runs} runs of up to {NODES_PER_ROW} nodes"
+        return self.run.name if self.run else "no run"
 
 
 def heat_groups(
-    nodes: Iterable[NodeNow],
+    columns: NodeColumns,
     alerts: Sequence[Alert],
-    blocks: Iterable[Block],
+    runs: Mapping[int, Run],
     *,
     most_rows: int = MOST_ROWS,
+    most_groups: int = MOST_GROUPS,
 ) -> list[HeatGroup]:
-    """Arrange the nodes by run and rank; nodes without a run, of any type, come last."""
-    accused = {alert.node_id: alert for alert in reversed(alerts) if alert.node_id}
+    """Arrange the nodes by run and rank; nodes without a run, of any type, come last.
 
-    def place(now: NodeNow) -> tuple[bool, str, int, str]:
-        run = now.node.run
-        return (run is None, run.name if run else "", now.node.rank, now.node.name)
-
-    ordered = sorted(nodes, key=place)
-    by_run = {run: list(each) for run, each in groupby(ordered, key=lambda now: now.node.run)}
-    if len(ordered) <= most_rows:
-        own = by_run
-    else:
-        own = {
-            run: members
-            if len(members) <= SMALL_GROUP
-            else [now for now in members if now.node.pk in accused or now.is_silent][:OWN_ROWS]
-            for run, members in by_run.items()
-        }
-    cores = packed_cores(blocks, {now.node.name for each in own.values() for now in each})
-
-    def row(now: NodeNow) -> HeatRow:
-        known = cores.get(now.node.name) if now.is_up else None
-        return HeatRow.of(now, known or unknown_cores(now.node.n_cores), accused.get(now.node.pk))
-
-    return [
-        HeatGroup(
-            run,
-            [*map(row, own[run]), *([] if own[run] is members else _rows_of_nodes(members))],
-            members[0].node,
-            len(members),
-            len({(now.node.instance_type, now.node.n_cores) for now in members}) == 1,
-        )
-        for run, members in by_run.items()
-    ]
-
-
-def _rows_of_nodes(members: Sequence[NodeNow]) -> list[HeatRow]:
-    return [
-        HeatRow.of_nodes(members[first : first + NODES_PER_ROW], first)
-        for first in range(0, len(members), NODES_PER_ROW)
-    ]
-
-
-def _steps(ratio: FloatArray) -> NDArray[np.uint8]:
-    """Return a byte of each ratio: 0 to 254 mean idle to busy, and 255 no reading."""
-    steps = np.round(np.clip(np.nan_to_num(ratio), 0.0, 1.0) * FULL)
-    return np.where(np.isfinite(ratio), steps, NO_DATA).astype(np.uint8)
-
-
-def packed_cores(blocks: Iterable[Block], names: Collection[str]) -> dict[str, str]:
-    """Return the utilization of each core of some nodes: one byte per core in base64, by node.
-
-    0 to 254 mean idle to busy, and 255 for no reading.
+    ``runs`` are those of the nodes, by key.
     """
-    packed = {}
-    for block in blocks:
-        ratio = block.values.get("core_utilization_ratio")
-        rows = [row for row, name in enumerate(block.nodes) if name in names]
-        if ratio is not None and rows:
-            for row, steps in zip(rows, _steps(ratio[rows]), strict=True):
-                packed[block.nodes[row]] = base64.b64encode(steps.tobytes()).decode()
-    return packed
+    roster, shown = columns.roster, np.flatnonzero(columns.is_shown)
+    if not shown.size:
+        return []
+    by_run = np.split(shown, np.flatnonzero(np.diff(roster.run[shown])) + 1)
+    accusing = {alert.node_id: alert for alert in reversed(alerts) if alert.node_id}
+    is_accused = np.isin(roster.key, np.array([*accusing], int))
+    stands_out = is_accused | columns.is_silent
+    is_large = len(shown) > most_rows
+    small = [
+        members
+        for members in by_run
+        if is_large
+        and len(by_run) > most_groups
+        and roster.run[members[0]]
+        and len(members) <= NODES_PER_ROW
+    ]
+    apart = {int(members[0]) for members in small}
+    # The nodes of each group, and those of them with a row of their own.
+    groups: list[tuple[IntArray, IntArray]] = []
+    if small:
+        members = np.concatenate(small)
+        groups.append((members, members[stands_out[members]][: SMALL_GROUP * OWN_ROWS]))
+    for members in by_run:
+        if int(members[0]) in apart:
+            continue
+        is_whole = not is_large or len(members) <= SMALL_GROUP
+        groups.append((members, members if is_whole else members[stands_out[members]][:OWN_ROWS]))
+    cores = columns.cores(np.concatenate([own for _, own in groups]))
+
+    def group_of(members: IntArray, own: IntArray) -> HeatGroup:
+        n_runs = len(small) if small and members.size and int(members[0]) in apart else 1
+        rows = [
+            node_row(columns, int(row), cores.get(int(row)), accusing.get(int(roster.key[row])))
+            for row in own
+        ]
+        if n_runs > 1:
+            rows += rows_of_runs(columns, small)
+        elif len(own) < len(members):
+            rows += rows_of_nodes(columns, members)
+        first = members[0]
+        is_alike = (roster.types[members] == roster.types[first]).all()
+        return HeatGroup(
+            runs.get(int(roster.run[first])) if n_runs == 1 else None,
+            rows,
+            len(members),
+            bool(is_alike and (roster.n_cores[members] == roster.n_cores[first]).all()),
+            roster.types[first],
+            int(roster.n_cores[first]),
+            n_runs,
+        )
+
+    return [group_of(members, own) for members, own in groups]
 
 
-def unknown_cores(n_cores: int) -> str:
-    return base64.b64encode(bytes([NO_DATA]) * n_cores).decode()
+def node_row(columns: NodeColumns, row: int, cores: bytes | None, alert: Alert | None) -> HeatRow:
+    """Return the row of one node, with a pixel for each core; unknown ones without readings."""
+    roster = columns.roster
+    name, stem = roster.names[row], _stem_of(columns, row)
+    n_cores, n_devices = int(roster.n_cores[row]), int(roster.n_devices[row])
+    packed = cores or bytes([ABSENT_RATIO]) * n_cores
+    codes = np.frombuffer(packed, "u1")
+    return HeatRow(
+        name,
+        stem,
+        name.removeprefix(stem),
+        address("node-detail", name),
+        base64.b64encode(packed).decode(),
+        n_cores,
+        columns.state(row),
+        *_figures(codes[codes != ABSENT_RATIO] / RATIO_STEPS),
+        n_each=max(1, n_cores // n_devices) if n_devices else 0,
+        alert=alert,
+    )
+
+
+def rows_of_nodes(columns: NodeColumns, members: IntArray) -> Iterator[HeatRow]:
+    """Yield the rows of a large run, with a pixel for each node."""
+    roster = columns.roster
+    run = roster.run_names.get(int(roster.run[members[0]]), "none")
+    for place in range(0, len(members), NODES_PER_ROW):
+        some = members[place : place + NODES_PER_ROW]
+        first, last = int(some[0]), int(some[-1])
+        stem = _stem_of(columns, first)
+        start = roster.names[first].removeprefix(stem)
+        label = f"{start} … {roster.names[last].removeprefix(_stem_of(columns, last))}"
+        yield _row_of_nodes(columns, some, run=run, stem=stem, label=label, place=place)
+
+
+def rows_of_runs(columns: NodeColumns, runs: Sequence[IntArray]) -> Iterator[HeatRow]:
+    """Yield rows that small runs share, with a pixel for each node; no run is in two."""
+    roster = columns.roster
+    rows: list[list[IntArray]] = []
+    n_nodes = NODES_PER_ROW
+    for members in runs:
+        if n_nodes + len(members) > NODES_PER_ROW:
+            rows.append([])
+            n_nodes = 0
+        rows[-1].append(members)
+        n_nodes += len(members)
+    for row in rows:
+        names = [roster.run_names[int(roster.run[members[0]])] for members in row]
+        starts = np.cumsum([0, *map(len, row[:-1])]).tolist()
+        yield _row_of_nodes(
+            columns,
+            np.concatenate(row),
+            run=names[0],
+            label=names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}",
+            runs=",".join(f"{name} {start}" for name, start in zip(names, starts, strict=True)),
+        )
+
+
+def _row_of_nodes(
+    columns: NodeColumns,
+    members: IntArray,
+    *,
+    run: str,
+    label: str,
+    stem: str = "",
+    place: int = 0,
+    runs: str = "",
+) -> HeatRow:
+    means, first = columns.utilization[members], columns.roster.names[int(members[0])]
+    query = urlencode({"run": run, "page": str(place // NODES_PER_PAGE + 1)})
+    return HeatRow(
+        f"{first}..{len(members)}",
+        stem,
+        label,
+        f"{reverse('node-list')}?{query}",
+        base64.b64encode(encode(means, "ratio").tobytes()).decode(),
+        len(members),
+        "" if columns.is_up[members].any() else columns.state(int(members[0])),
+        *_figures(means[np.isfinite(means)]),
+        n_nodes=len(members),
+        place=place,
+        runs=runs,
+    )
+
+
+def _figures(known: FloatArray) -> tuple[float | None, float | None, float | None]:
+    """Return mean, lowest and highest; None without any."""
+    if not known.size:
+        return None, None, None
+    return float(known.mean()), float(known.min()), float(known.max())
+
+
+def _stem_of(columns: NodeColumns, row: int) -> str:
+    roster = columns.roster
+    run = roster.run_names.get(int(roster.run[row]), "")
+    return run if run and roster.names[row].startswith(f"{run}-") else ""

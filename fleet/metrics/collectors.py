@@ -256,20 +256,21 @@ def fleet_registry(hot: HotStore, *, now: datetime, with_nodes: bool = True) -> 
     )
 
 
-def node_registry(hot: HotStore, node: Node, *, now: datetime) -> CollectorRegistry:
-    return registry_of(HardwareCollector(hot, now=now, node=node), NodeInfoCollector(node))
+def node_registry(hot: HotStore, nodes: QuerySet[Node], *, now: datetime) -> CollectorRegistry:
+    """Return the collectors of some nodes alone."""
+    return registry_of(HardwareCollector(hot, now=now, nodes=nodes), NodeInfoCollector(nodes))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class HardwareCollector(Collector):
     hot: HotStore
     now: datetime
-    node: Node | None = None
+    nodes: QuerySet[Node] | None = None
 
     def collect(self) -> Iterable[ArrayFamily]:
-        only = None if self.node is None else {self.node.name: self.node.shard}
+        only = None if self.nodes is None else {each.name: each.shard for each in self.nodes}
         snapshot = read_snapshot(self.hot, now_s=self.now.timestamp(), only=only)
-        names = _expected_nodes(self.node).values_list("name", flat=True)
+        names = _expected_nodes(self.nodes).values_list("name", flat=True)
         # Of a node whose store is missing it is not known whether it is up.
         missing = missing_readings(self.hot).nodes
         expected = [name for name in names if name not in missing]
@@ -280,20 +281,20 @@ class HardwareCollector(Collector):
         return [*node_families(snapshot, expected=expected), node_family(FLOPS_RATIO, ratios)]
 
 
-def _expected_nodes(node: Node | None) -> QuerySet[Node]:
-    nodes = Node.objects.expected()
-    return nodes if node is None else nodes.filter(pk=node.pk)
+def _expected_nodes(nodes: QuerySet[Node] | None) -> QuerySet[Node]:
+    expected = Node.objects.expected()
+    return expected if nodes is None else expected.filter(pk__in=nodes.values("pk"))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class NodeInfoCollector(Collector):
     """One series per expected node; its label ``run`` is empty while the node is idle."""
 
-    node: Node | None = None
+    nodes: QuerySet[Node] | None = None
 
     def collect(self) -> Iterable[ArrayFamily]:
         columns = ("name", "run__name", "instance_type", "source", "ultraserver_id")
-        node_rows = list(_expected_nodes(self.node).values_list(*columns, "labels", "zone"))
+        node_rows = list(_expected_nodes(self.nodes).values_list(*columns, "labels", "zone"))
         if not node_rows:
             return []
         zoned = [({"zone": zone} if zone else {}) | labels for *_, labels, zone in node_rows]
@@ -309,23 +310,28 @@ class NodeInfoCollector(Collector):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class NeuronCollector(Collector):
-    """The families of AWS's exporters, of all nodes or of one."""
+    """The families of AWS's exporters, of all nodes or of some.
+
+    ``is_alone``: the page is about one node, so its series do not name it.
+    """
 
     hot: HotStore
     now: datetime
-    node: Node | None = None
+    nodes: QuerySet[Node] | None = None
+    is_alone: bool = False
 
     def collect(self) -> Iterable[ArrayFamily]:
-        rows, only = Node.objects.all(), None
-        if self.node is not None:
-            rows, only = rows.filter(pk=self.node.pk), {self.node.name: self.node.shard}
+        rows: QuerySet[Node] = Node.objects.all()
+        only: Mapping[str, str] | None = None
+        if self.nodes is not None:
+            rows, only = self.nodes, {each.name: each.shard for each in self.nodes}
         snapshot = read_snapshot(self.hot, now_s=self.now.timestamp(), only=only)
         labels = node_labels(rows)
         real = [n for n in snapshot.up if n in labels and not labels[n].is_simulated]
-        is_alone, reports = self.node is not None, last_reports(self.hot, real)
+        reports = last_reports(self.hot, real)
         families = [
-            *neuron_families(snapshot, labels, reports, is_alone=is_alone),
-            *efa_families(self.hot, snapshot, labels, is_alone=is_alone),
+            *neuron_families(snapshot, labels, reports, is_alone=self.is_alone),
+            *efa_families(self.hot, snapshot, labels, is_alone=self.is_alone),
         ]
         return [*families, *observer_families(families)]
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from fleet.metrics.rules import EXAMPLE_URL, STOPPED_S
-from fleet.runs.summaries import LATE_AFTER_S
+from fleet.runs.node_columns import LATE_AFTER_S
 from telemetry.detect.rules import RULES
 
 FILE = Path(__file__).with_name("dashboards.toml")

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from fleet.runs.summaries import LATE_AFTER_S
+from fleet.runs.node_columns import LATE_AFTER_S
 from telemetry.detect.rules import RULES, Rule, Severity, names_of
 
 Recording = tuple[str, str]

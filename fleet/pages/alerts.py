@@ -38,8 +38,8 @@ from fleet.pages.annotations import annotate_context
 from fleet.pages.frozen import alert_as_of
 from fleet.pages.render import Filter, HtmxRequest, render_page, with_page
 from fleet.pages.rules import MARKDOWN, check_first, do_now
+from fleet.runs.node_columns import reporting_now
 from fleet.runs.state import watching
-from fleet.runs.summaries import reporting_now
 from telemetry.detect import RULES
 from telemetry.errors import LARGEST_KEY, whole_number
 from telemetry.store.hot import hot_store

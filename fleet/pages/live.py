@@ -38,8 +38,8 @@ from fleet.pages.topics import (
     event,
     live_topic,
 )
+from fleet.runs.node_columns import reporting_now
 from fleet.runs.state import is_starting, own_pause_s, reporting_nodes, watching_s
-from fleet.runs.summaries import reporting_now
 from telemetry.store.hot import TICKS, hot_store
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from django.contrib import messages
 from django.core.paginator import Page, Paginator
-from django.db.models import F, Q, QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
@@ -29,9 +29,16 @@ from fleet.models.node import address
 from fleet.pages.frozen import frozen_node, window_context
 from fleet.pages.render import Filter, HtmxRequest, period_days, render_page, with_page
 from fleet.pages.text import node_headline
+from fleet.runs.node_columns import (
+    BY_RUN_AND_RANK,
+    BoolArray,
+    NodeColumns,
+    node_columns,
+    nodes_in_use,
+)
 from fleet.runs.retirement import retire, unretire
 from fleet.runs.state import own_pause_s
-from fleet.runs.summaries import NodeNow, nodes_in_use, nodes_now, runs_now
+from fleet.runs.summaries import NodeNow, nodes_now, runs_now
 from telemetry import catalog
 from telemetry.blocks import Block, FloatArray
 from telemetry.errors import FieldError
@@ -41,8 +48,9 @@ from telemetry.store.hot import HotStore, hot_store
 from telemetry.store.node_state import read_sidecars
 from telemetry.store.refused import read_refused
 
-RUN_OR_LAST = F("run__name").asc(nulls_last=True)
+NO_RUN = "none"  # in an address: of the nodes without a run
 STATES = ("firing", "acknowledged", "silent", "idle", "up", "released", "retired")
+STATES_OF_CORES = ("up", "idle")
 LIST_PARTIALS = ("nodes",)
 PARTIALS = ("headline", "vitals", "alerts", "sample", "devices", "links")
 
@@ -55,9 +63,9 @@ class NodeFilter(Filter):
     label: str = ""
     q: str = ""
 
-    def nodes(self) -> QuerySet[Node]:
-        """Return the nodes that match but for their state now, by run and rank."""
-        is_unassigned = self.run == "none"
+    def retired(self) -> QuerySet[Node]:
+        """Return the retired nodes that match, by run and rank."""
+        is_unassigned = self.run == NO_RUN
         nodes = Node.objects.filter_by(
             run="" if is_unassigned else self.run,
             is_unassigned=is_unassigned,
@@ -65,9 +73,49 @@ class NodeFilter(Filter):
             text=self.q,
             label=self.label,
         )
-        nodes = nodes.filter(retired_at__isnull=self.state != "retired").select_related("run")
-        nodes = nodes.defer("labels", "run__labels", "run__plan", "run__clock")
-        return nodes.order_by(RUN_OR_LAST, "rank", "name")
+        return for_rows(nodes.exclude(retired_at=None)).order_by(*BY_RUN_AND_RANK)
+
+    def keys(self, columns: NodeColumns) -> list[int]:
+        """Return the keys of the nodes in use that match, by run and rank."""
+        roster, kept = columns.roster, np.ones(len(columns.roster.names), bool)
+        if self.run:
+            keys = [key for key, name in roster.run_names.items() if name == self.run]
+            kept &= np.isin(roster.run, [0] if self.run == NO_RUN else keys)
+        if self.type:
+            kept &= roster.types == self.type
+        if self.q or self.label:
+            found = Node.objects.unretired().filter_by(text=self.q, label=self.label)
+            kept &= np.isin(roster.key, list(found.order_by().values_list("pk", flat=True)))
+        if self.state:
+            kept &= is_in_state(columns, self.state)
+        return [*map(int, roster.key[kept])]
+
+
+def for_rows(nodes: QuerySet[Node]) -> QuerySet[Node]:
+    """Read what the rows of a list show of nodes."""
+    nodes = nodes.select_related("run")
+    return nodes.defer("labels", "run__labels", "run__plan", "run__clock")
+
+
+def is_in_state(columns: NodeColumns, state: str) -> BoolArray:
+    """Return which nodes are in a state, as `NodeRow.state` says it: (n_nodes,)."""
+    roster = columns.roster
+    is_firing, is_accused = (np.zeros(len(roster.names), bool) for _ in range(2))
+    for name, alerts in alerts_by_node().items():
+        if (row := roster.row_of.get(name)) is not None:
+            is_accused[row] = True
+            is_firing[row] = any(alert.acknowledged_at is None for alert in alerts)
+    is_seen = np.isfinite(columns.utilization) | roster.is_by_job
+    masks = {
+        "up": columns.is_up & is_seen,
+        "idle": columns.is_up & ~is_seen,
+        "silent": columns.is_silent,
+        "released": columns.is_over & ~columns.is_up,
+        "unknown" if columns.is_in_pause else "waiting": columns.is_awaited,
+    }
+    masks = {name: mask & ~is_accused for name, mask in masks.items()}
+    masks |= {"firing": is_firing, "acknowledged": is_accused & ~is_firing}
+    return masks.get(state, np.zeros(len(roster.names), bool))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +145,21 @@ class NodeRow:
 
 
 def rows_of(hot: HotStore, nodes: Iterable[Node], *, now: datetime) -> list[NodeRow]:
+    by_node = alerts_by_node()
+    return [
+        NodeRow(each, tuple(by_node.get(each.node.name, ())))
+        for each in nodes_now(hot, nodes, now_s=now.timestamp())
+    ]
+
+
+def alerts_by_node() -> dict[str, list[Alert]]:
+    """Return the open alerts of the nodes that they accuse, the worst first."""
     by_node = defaultdict(list)
     accusing = Alert.objects.open().exclude(node=None, parts=[])
     for alert in accusing.worst_first().select_related("node"):
         for name in alert.nodes:
             by_node[name].append(alert)
-    return [
-        NodeRow(each, tuple(by_node[each.node.name]))
-        for each in nodes_now(hot, nodes, now_s=now.timestamp())
-    ]
+    return by_node
 
 
 def worst_rows(rows: Sequence[NodeRow]) -> Sequence[NodeRow]:
@@ -118,19 +172,19 @@ def worst_rows(rows: Sequence[NodeRow]) -> Sequence[NodeRow]:
 
 
 def nodes_context(page: str = "1", **filters: str) -> dict[str, Any]:
-    """Return one page of the nodes that match; only a state now needs figures of all of them."""
+    """Return one page of the nodes that match."""
     keep, now, hot = NodeFilter.of(filters), timezone.now(), hot_store()
-    counts, nodes = nodes_in_use(hot, now_s=now.timestamp()), keep.nodes()
-    if keep.state:
-        known = [row for row in rows_of(hot, nodes, now=now) if row.state == keep.state]
-        listing: Page[Any] = Paginator(known, NODES_PER_PAGE).get_page(page)
-        rows = [*listing]
+    columns = node_columns(hot, now_s=now.timestamp(), with_cores=keep.state in STATES_OF_CORES)
+    counts = nodes_in_use(columns)
+    listing: Page[Any]
+    if keep.state == "retired":
+        listing = Paginator(keep.retired(), NODES_PER_PAGE).get_page(page)
+        nodes = [*listing]
     else:
-        pages = Paginator(nodes, NODES_PER_PAGE)
-        if not keep.query:
-            pages.count = counts.n_nodes
-        listing = pages.get_page(page)
-        rows = rows_of(hot, listing, now=now)
+        listing = Paginator(keep.keys(columns), NODES_PER_PAGE).get_page(page)
+        known = for_rows(Node.objects.all()).in_bulk(listing.object_list)
+        nodes = [known[key] for key in listing if key in known]
+    rows = rows_of(hot, nodes, now=now)
     return {
         "rows": rows,
         "page": listing,
@@ -142,9 +196,9 @@ def nodes_context(page: str = "1", **filters: str) -> dict[str, Any]:
         "keep": keep,
         "stream_filters": with_page(keep.query, listing.number),
         "states": STATES,
-        "runs": sorted(filter(None, counts.runs)),
-        "has_unassigned": None in counts.runs,
-        "types": sorted(counts.types),
+        "runs": counts.runs,
+        "has_unassigned": counts.has_unassigned,
+        "types": counts.types,
     }
 
 
@@ -178,7 +232,7 @@ def node_context(name: str) -> dict[str, Any]:
     open_alerts = Alert.objects.open().filter(Q(node=node) | ~Q(parts=[]) | of_run)
     open_alerts = open_alerts.worst_first().select_related("run", "node")
     alerts = [alert for alert in open_alerts if node.name in alert.nodes]
-    blocks = hot.latest()
+    blocks = hot.latest({node.shard})
     summed_up = nodes_now(hot, [node], now_s=now.timestamp(), latest=blocks)[0]
     last = blocks.get(node.shard)
     block = last if summed_up.is_up else None

@@ -1,7 +1,7 @@
 """The overview, the tour, and the page that shows how to connect nodes."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
@@ -31,9 +31,10 @@ from fleet.pages.charts import answer_chart
 from fleet.pages.fields import submit
 from fleet.pages.forms import TokenForm
 from fleet.pages.render import HtmxRequest, render_page
-from fleet.pages.runs import rows_with_alerts
+from fleet.pages.runs import UNSEEN, rows_with_alerts, worst_runs
+from fleet.runs.node_columns import NodeColumns, fleet_now, node_columns
 from fleet.runs.state import watching
-from fleet.runs.summaries import fleet_now, nodes_now, runs_now
+from fleet.runs.summaries import runs_now
 from telemetry.ingest.exporters import KEEP
 from telemetry.node_files import agent_file, reporter_wheel
 from telemetry.store.history import run_history
@@ -46,13 +47,11 @@ LIMIT_RATIO = 0.25
 MOST_PAST_RUNS = 40
 # Most of what a tab may be sent: 20 kB a second.
 HEAT_BYTES_PER_S = 16_000
-# What is shown of each of many thousand nodes.
-OF_NODES = (
-    *("name", "run", "rank", "shard", "source", "instance_type", "n_cores", "n_devices"),
-    *("retired_at", "last_seen_at"),
-)
+# Of many runs and alerts the worst; the rest is a click away.
+MOST_RUNS, MOST_ALERTS, MOST_LINES = 25, 20, 12
 
 
+@gzip_page
 @require_safe
 def overview(request: HtmxRequest) -> HttpResponse:
     context = overview_context()
@@ -64,41 +63,40 @@ def overview(request: HtmxRequest) -> HttpResponse:
 def overview_context() -> dict[str, Any]:
     hot, now = hot_store(), timezone.now()
     now_s = now.timestamp()
-    blocks = hot.latest()
     alerts = list(Alert.objects.open().worst_first().select_related("run", "node"))
-    runs = runs_now(hot, Run.objects.active(), now_s=now_s, alerts=alerts)
-    # A few runs have many nodes: fetched once each, not with every node.
-    in_use = Node.objects.unretired().prefetch_related("run").only(*OF_NODES)
-    known = nodes_now(hot, in_use, now_s=now_s, latest=blocks)
-    nodes = [node for node in known if node.is_up or node.is_silent or node.is_awaited]
-    tick = max((block.tick for block in blocks.values()), default=None)
-    watched = watching(hot, now_s=now_s)
-    fleet = fleet_now(
-        hot,
-        runs=runs,
-        nodes=nodes,
-        alerts=alerts,
-        tick=tick,
-        is_in_pause=watched.pause_s is not None,
-    )
+    active = list(Run.objects.active().defer(*UNSEEN))
+    runs = runs_now(hot, active, now_s=now_s, alerts=alerts)
+    nodes = node_columns(hot, now_s=now_s)
+    fleet = fleet_now(hot, runs=runs, nodes=nodes, alerts=alerts)
     since = now - timedelta(days=1)
     resolved = Alert.objects.filter(resolved_at__gte=since).select_related("run", "node")
     resolved = resolved.order_by("-resolved_at")
-    groups = heat_groups(nodes, alerts, blocks.values())
+    worst = worst_runs(runs, alerts, most=MOST_RUNS)
+    groups = heat_groups(nodes, alerts, runs_of(nodes, active))
     return {
         "is_demo": settings.DEMO,
         "fleet": fleet,
-        "watching": watched,
+        "watching": watching(hot, now_s=now_s),
         "as_of": datetime.fromtimestamp(fleet.tick, UTC) if fleet.tick else None,
         "runs": runs,
-        "run_rows": rows_with_alerts(runs, alerts, now=now),
+        "run_rows": rows_with_alerts(worst, alerts, now=now),
+        "n_more_runs": len(runs) - len(worst),
+        "charted": charted_runs(active),
         "groups": groups,
         "is_by_node": any(row.n_nodes > 1 for group in groups for row in group.rows),
-        "n_cores": sum(node.node.n_cores for node in nodes),
-        "alerts": [AlertText(alert, now) for alert in alerts],
+        "n_cores": int(nodes.roster.n_cores[nodes.is_shown].sum()),
+        "alerts": [AlertText(alert, now) for alert in alerts[:MOST_ALERTS]],
+        "n_more_alerts": max(0, len(alerts) - MOST_ALERTS),
         "resolved": [AlertText(alert, now) for alert in resolved[:RESOLVED_SHOWN]],
         "n_resolved": resolved.count(),
     }
+
+
+def runs_of(nodes: NodeColumns, active: Sequence[Run]) -> dict[int, Run]:
+    """Return the runs of nodes by key; few nodes go on reporting when their run is over."""
+    runs = {run.pk: run for run in active}
+    over = set(nodes.roster.run[nodes.is_up & nodes.is_over].tolist())
+    return runs | (Run.objects.defer(*UNSEEN).in_bulk(over) if over else {})
 
 
 def overview_heat(context: Mapping[str, Any]) -> dict[str, str]:
@@ -107,6 +105,20 @@ def overview_heat(context: Mapping[str, Any]) -> dict[str, str]:
     n_turns = -(-sum(len(row.cores) for row in rows) // HEAT_BYTES_PER_S) or 1
     turn = (context["fleet"].tick or 0) % n_turns
     return {row.name: row.cores for row in rows[turn::n_turns]}
+
+
+def charted_runs(runs: Iterable[Run]) -> list[Run]:
+    """Return the runs that the chart of shares shows: of many those with an alert, and large ones.
+
+    So few lines can be distinguished, and they stay the same from second to second.
+    """
+    active = list(runs)
+    if len(active) <= MOST_LINES:
+        return active
+    accused = set(Alert.objects.open().exclude(run=None).values_list("run_id", flat=True))
+    return sorted(active, key=lambda run: (run.pk not in accused, -run.n_nodes, run.name))[
+        :MOST_LINES
+    ]
 
 
 @gzip_page
@@ -123,7 +135,7 @@ def shares_figure(window: Window) -> Chart:
     """
     hot, every_s = hot_store(), spacing_s(window.end - window.start)
     t_s = grid(window.start, window.end, every_s=every_s)
-    runs = list(Run.objects.active())
+    runs = charted_runs(Run.objects.active().defer(*UNSEEN))
     if not window.is_live:
         start, end = moment_of(window.start), moment_of(window.end)
         past = Run.objects.filter(finished_at__gte=start, started_at__lte=end)
@@ -153,13 +165,16 @@ def overview_points(*, since_s: float) -> dict[str, Any]:
     t_s = grid(since_s, time.time())
     if not len(t_s):
         return {}
-    hot = hot_store()
-    values = [
-        share_now(hot.steps(run.name, since_s=t_s[0] - SHARES_S / 5), t_s)
-        for run in Run.objects.active()
-    ]
+    hot, runs = hot_store(), charted_runs(Run.objects.active().only("name", "n_nodes"))
+    values = [share_now(hot.steps(run.name, since_s=t_s[0] - SHARES_S / 5), t_s) for run in runs]
     figure = Chart("ratio", [ChartLine("", line) for line in values], t_s).as_json()
-    return {"shares": {"t": figure["t"], "values": [line["values"] for line in figure["series"]]}}
+    return {
+        "shares": {
+            "t": figure["t"],
+            "values": [line["values"] for line in figure["series"]],
+            "labels": [run.name for run in runs],
+        }
+    }
 
 
 MOST = 8

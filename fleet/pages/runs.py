@@ -8,6 +8,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.paginator import Paginator
+from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
@@ -45,6 +46,10 @@ from telemetry.store.hot import HotStore, hot_store
 from telemetry.store.refused import read_refused
 
 STATES = ("active", "over", "retired")
+RUNS_PER_PAGE = 50
+# Of a run: large, and shown on its own page only; and what its price follows from.
+UNSEEN = ("plan", "clock", "labels", "spending")
+PRICES = ("usd_per_node_hour", "price_basis", "tariff")
 LIST_PARTIALS = ("runs",)
 PARTIALS = ("headline", "vitals", "alerts", "drills", "nodes", "money")
 # Htmx replaces the element with the empty answer, and asks no more.
@@ -86,25 +91,44 @@ class RunFilter(Filter):
     q: str = ""
 
 
-def runs_context(**filters: str) -> dict[str, Any]:
-    """Return the runs by team, active ones first."""
+def runs_context(page: str = "1", **filters: str) -> dict[str, Any]:
+    """Return one page of the runs by team, active ones first."""
     now, hot = timezone.now(), hot_store()
     keep = RunFilter.of(filters)
-    kept_runs = Run.objects.filter_by(state=keep.state, label=keep.label, text=keep.q)
-    runs = sorted(kept_runs, key=lambda run: (run.team, bool(run.finished_at), run.name))
+    kept = Run.objects.filter_by(state=keep.state, label=keep.label, text=keep.q)
+    ordered = kept.alias(is_over=Q(finished_at__isnull=False)).order_by("team", "is_over", "name")
+    listing = Paginator(ordered.defer(*UNSEEN), RUNS_PER_PAGE).get_page(page)
     alerts = Alert.objects.open().exclude(run=None, parts=[]).worst_first().select_related("run")
-    alerts = alerts.defer("run__plan", "run__clock")
-    summed_up = runs_now(hot, runs, now_s=now.timestamp(), alerts=alerts)
-    rows = rows_with_alerts(summed_up, alerts, now=now)
-    teams = groupby(rows, key=lambda row: row.run.team)
-    active = [row for row in rows if row.run.finished_at is None]
+    alerts = alerts.defer(*(f"run__{name}" for name in UNSEEN))
+    summed_up = runs_now(hot, listing, now_s=now.timestamp(), alerts=alerts)
+    teams = groupby(rows_with_alerts(summed_up, alerts, now=now), key=lambda row: row.run.team)
+    active = list(kept.active().only("n_nodes", "finished_at", *PRICES))
     return {
         "keep": keep,
         "states": STATES,
         "teams": [(team or "no team", list(members)) for team, members in teams],
         "n_active": len(active),
-        "usd_per_hour": sum(row.run.usd_per_hour for row in active),
+        "usd_per_hour": sum(run.usd_per_hour for run in active),
+        "page": listing,
+        "stream_filters": with_page(keep.query, listing.number),
     }
+
+
+def worst_runs(runs: Sequence[RunNow], alerts: Iterable[Alert], *, most: int) -> list[RunNow]:
+    """Return what a page shows of many runs: those with an alert first, then by their share."""
+    if len(runs) <= most:
+        return list(runs)
+    # The worst alert is the first one.
+    place: dict[str, int] = {}
+    for number, alert in enumerate(alerts):
+        for name in alert.runs:
+            place.setdefault(name, number)
+
+    def order(now: RunNow) -> tuple[bool, int, bool, float]:
+        known = place.get(now.run.name)
+        return known is None, known or 0, not now.is_stale, -(now.share_ratio or 0.0)
+
+    return sorted(runs, key=order)[:most]
 
 
 def rows_with_alerts(

@@ -158,7 +158,10 @@ TOPICS: Mapping[str, Topic] = {
         devices.device_context, "nodes/device_detail.html", devices.PARTIALS, named=True
     ),
     "runs": Topic(
-        runs.runs_context, "runs/run_list.html", runs.LIST_PARTIALS, filters=runs.RunFilter.names()
+        runs.runs_context,
+        "runs/run_list.html",
+        runs.LIST_PARTIALS,
+        filters=(*runs.RunFilter.names(), "page"),
     ),
     "run": Topic(
         runs.run_context,

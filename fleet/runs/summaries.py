@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from math import isnan
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from telemetry.blocks import Block, FloatArray, highest, lowest, mean, sum_known
 from telemetry.detect.standstill import CLOCKS_S
 from telemetry.steps import StepBatch, is_reported
 from telemetry.store.hot import HotStore
+from telemetry.store.reading import StepState
 from telemetry.units import HOUR_S, TOKENS_PER_MTOK
 
 RECENT_S = 60
@@ -26,7 +28,6 @@ STALE_AFTER_S = 15
 STALE_AFTER_STEPS = 3
 # A node without an agent reports only when its training job does.
 JOB_STALE_S = 60
-LATE_AFTER_S = 3.0
 HBM_BANDWIDTH = "hbm_bandwidth_bytes_per_s"
 # Unevenly apart, so that no step is as long as the distance.
 HBM_AGES_S = (0, 1, 3, 7, 12, 18, 23, 29, 34, 41, 47, 53, 58)
@@ -134,44 +135,9 @@ class NodeNow:
         return "up" if self.is_up else "silent" if self.is_silent else "released"
 
 
-@dataclass(frozen=True, slots=True)
-class FleetNow:
-    tick: int | None
-    n_nodes: int
-    n_up: int
-    n_silent: int
-    n_awaited: int
-    n_unknown: int  # of those, because the store of their readings does not answer
-    n_unacknowledged: int
-    n_acknowledged: int
-    oldest_unowned: Alert | None
-    n_training: int
-    n_standing: int
-    n_compiling: int
-    compiling: Run | None
-    worst: RunNow | None
-    # How many runs its tokens are of.
-    n_counted: int
-    # None where trnwatch is stopped and does not hear every run.
-    tokens_per_s: float | None
-    usd_per_hour: float
-    usd_per_mtok: float | None
-    tick_lateness_s: float | None = None
-    n_ticks_late: int = 0
-
-    @property
-    def n_open(self) -> int:
-        return self.n_unacknowledged + self.n_acknowledged
-
-    @property
-    def is_late(self) -> bool:
-        """Whether ticks are late enough to warn users."""
-        return (self.tick_lateness_s or 0.0) > LATE_AFTER_S
-
-
-def recent_steps(hot: HotStore, run: str, *, now_s: float) -> StepBatch:
-    """Read the last minute of a run's steps, or the last few if they are slow."""
-    steps = hot.steps(run, since_s=now_s - RECENT_S)
+def recent_steps(hot: HotStore, run: str, *, newest_s: float) -> StepBatch:
+    """Read a run's steps of the minute up to its newest one, or the last few if they are slow."""
+    steps = hot.steps(run, since_s=newest_s - RECENT_S)
     if len(steps) >= SLOW_STEPS:
         return steps
     return hot.steps(run, since_s=0.0).last(SLOW_STEPS)
@@ -186,24 +152,35 @@ def run_now(
     step_s = float(np.nanmean(steps.step_s))
     counted = np.isfinite(steps.tokens)
     tokens_per_s = pace_of(steps.tokens[counted], steps.step_s[counted])
-    age_s = now_s - float(steps.ended_at_s[-1])
     shared = steps if shared is None else shared
-    return RunNow(
+    now = RunNow(
         run,
         step_s=step_s,
         share_ratio=mean_known(shared.allreduce_share_ratio),
         wait_ratio=mean_known(shared.wait_ratio),
         transfer_ratio=mean_known(shared.transfer_ratio),
         tokens_per_s=tokens_per_s,
-        mfu_ratio=run.mfu_ratio(tokens_per_s),
-        usd_per_mtok=usd_per_mtok(run.usd_per_hour, tokens_per_s),
         loss=newest_loss(steps),
         last_step=int(steps.step[-1]),
         last_step_at_s=float(steps.ended_at_s[-1]),
+        steps=steps,
+    )
+    return of_run(now, run, now_s=now_s)
+
+
+def of_run(now: RunNow, run: Run, *, now_s: float) -> RunNow:
+    """Add to the figures of steps what follows from the run as it is now, and from the time."""
+    if now.step_s is None or now.last_step_at_s is None:
+        return RunNow(run)
+    age_s = now_s - now.last_step_at_s
+    return replace(
+        now,
+        run=run,
+        mfu_ratio=run.mfu_ratio(now.tokens_per_s),
+        usd_per_mtok=usd_per_mtok(run.usd_per_hour, now.tokens_per_s),
         # No steps are expected during a compile.
         is_stale=run.phase != Run.Phase.COMPILING
-        and age_s > max(STALE_AFTER_S, STALE_AFTER_STEPS * step_s),
-        steps=steps,
+        and age_s > max(STALE_AFTER_S, STALE_AFTER_STEPS * now.step_s),
     )
 
 
@@ -232,22 +209,39 @@ def usd_per_mtok(usd_per_hour: float, tokens_per_s: float | None) -> float | Non
     return usd_per_hour / HOUR_S / tokens_per_s * TOKENS_PER_MTOK
 
 
+# By store and run: the state of its steps, and their summary.
+MOST_SUMMARIES = 1_000
+_SUMMARIES: WeakKeyDictionary[HotStore, dict[str, tuple[StepState, RunNow]]] = WeakKeyDictionary()
+
+
 def runs_now(
     hot: HotStore, runs: Iterable[Run], *, now_s: float, alerts: Iterable[Alert] = ()
 ) -> list[RunNow]:
     """Summarise each run; a finished one has no current figures.
 
-    Open ``alerts`` of these runs say which of them stand still.
+    Open ``alerts`` of these runs say which of them stand still. Only the steps of runs with a new
+    step are read.
     """
-    rows, standing = [], standstills(alerts)
+    runs, standing = list(runs), standstills(alerts)
+    states = hot.step_states([run.name for run in runs if not run.finished_at])
+    held = _SUMMARIES.setdefault(hot, {})
+    rows = []
     for run in runs:
         if run.finished_at:
             rows.append(RunNow(run))
             continue
-        steps = recent_steps(hot, run.name, now_s=now_s)
-        shared = steps.newest(SHARE_S, at_least=SHARE_STEPS)
-        now = run_now(run, steps, now_s=now_s, shared=shared)
-        rows.append(with_standstill(now, standing.get(run.name)))
+        state, now = states.get(run.name), RunNow(run)
+        if state is not None:
+            before, now = held.get(run.name, (None, now))
+            # The hot tier forgets old steps.
+            if before != state or now_s - state.ended_s > hot.keep_s:
+                steps = recent_steps(hot, run.name, newest_s=state.ended_s)
+                shared = steps.newest(SHARE_S, at_least=SHARE_STEPS)
+                now = run_now(run, steps, now_s=now_s, shared=shared)
+                held[run.name] = state, now
+        rows.append(with_standstill(of_run(now, run, now_s=now_s), standing.get(run.name)))
+    for name in held.keys() - states.keys() if len(held) > 2 * MOST_SUMMARIES else ():
+        held.pop(name, None)
     return rows
 
 
@@ -386,50 +380,6 @@ def hbm_now(hot: HotStore, nodes: Sequence[NodeNow], *, now_s: float) -> HbmNow 
     return HbmNow(total, total / peak if is_known else None, peak, is_estimated, len(rates_of))
 
 
-@dataclass(slots=True)
-class NodesInUse:
-    """Counts of the nodes that are not retired, and what they train and are."""
-
-    n_nodes: int = 0
-    n_up: int = 0
-    n_expected: int = 0
-    n_reporting: int = 0  # of those that should
-    n_silent: int = 0  # of the others, those that have had their turn
-    runs: set[str | None] = field(default_factory=set)
-    types: set[str] = field(default_factory=set)
-
-
-def nodes_in_use(hot: HotStore, *, now_s: float) -> NodesInUse:
-    """Count the nodes that report, those that should, and those that are silent."""
-    watched_s = watching_s(hot, now_s=now_s)
-    seen, by_job, quiet_s = hot.last_seen(), reporting_nodes(hot), hot.quiet_s()
-    fields = ("name", "shard", "source", "instance_type", "last_seen_at")
-    counts, missing = NodesInUse(), hot.missing()
-    rows = Node.objects.unretired().values_list(*fields, "run__name", "run__finished_at")
-    for name, shard, source, kind, last_seen_at, run, ended_at in rows:
-        is_by_job = source == Node.Source.STEPS
-        seen_s = (by_job if is_by_job else seen).get(name)
-        is_up = _is_reporting(source, seen_s, now_s, quiet_s=quiet_s.get(name, 0))
-        counts.n_nodes += 1
-        counts.n_up += is_up
-        counts.n_expected += ended_at is None
-        counts.n_reporting += ended_at is None and is_up
-        was_heard = seen_s is not None or last_seen_at is not None
-        starts = is_starting(watched_s, was_heard=was_heard)
-        is_missing = not is_by_job and hot.store_of(shard) in missing
-        is_awaited = not is_up and (starts or is_missing)
-        counts.n_silent += ended_at is None and not (is_up or is_awaited)
-        counts.runs.add(run)
-        counts.types.add(kind)
-    return counts
-
-
-def reporting_now(hot: HotStore, *, now_s: float) -> tuple[int, int]:
-    """Count the nodes that report of those that should, and those."""
-    counts = nodes_in_use(hot, now_s=now_s)
-    return counts.n_reporting, counts.n_expected
-
-
 def _is_reporting(source: str, seen_s: float | None, now_s: float, *, quiet_s: int) -> bool:
     stale_s = JOB_STALE_S if source == Node.Source.STEPS else max(STALE_AFTER_S, quiet_s)
     return seen_s is not None and now_s - seen_s <= stale_s
@@ -476,46 +426,3 @@ def _values(block: Block, metric: str) -> FloatArray:
 
 def _known(values: FloatArray) -> list[float | None]:
     return [None if isnan(value) else value for value in values.tolist()]
-
-
-def fleet_now(
-    hot: HotStore,
-    *,
-    runs: Sequence[RunNow],
-    nodes: Sequence[NodeNow],
-    alerts: Sequence[Alert],
-    tick: int | None,
-    is_in_pause: bool = False,
-) -> FleetNow:
-    unowned = sorted(
-        (alert for alert in alerts if alert.acknowledged_at is None), key=lambda one: one.fired_at
-    )
-    active = [now for now in runs if now.run.finished_at is None]
-    compiling = [now.run for now in active if now.state == Run.Phase.COMPILING]
-    alive = [now for now in active if now.tokens_per_s is not None and not now.is_stale]
-    is_known = not (is_in_pause and any(now.is_stale for now in active))
-    alive = alive if is_known else []
-    tokens_per_s = sum(now.tokens_per_s or 0.0 for now in alive) if is_known else None
-    usd_per_hour = sum(now.run.usd_per_hour for now in active)
-    return FleetNow(
-        tick=tick,
-        n_nodes=len(nodes),
-        n_up=sum(now.is_up for now in nodes),
-        n_silent=sum(now.is_silent for now in nodes),
-        n_awaited=sum(now.is_awaited for now in nodes),
-        n_unknown=sum(now.is_awaited and now.missing_since_s is not None for now in nodes),
-        n_unacknowledged=len(unowned),
-        n_acknowledged=len(alerts) - len(unowned),
-        oldest_unowned=unowned[0] if unowned else None,
-        n_training=sum(now.state == Run.Phase.TRAINING for now in active),
-        n_standing=sum(bool(now.standstill) for now in active),
-        n_compiling=len(compiling),
-        compiling=compiling[0] if compiling else None,
-        worst=max(alive, key=lambda now: now.share_ratio or 0.0, default=None),
-        n_counted=len(alive),
-        tokens_per_s=tokens_per_s,
-        usd_per_hour=usd_per_hour,
-        usd_per_mtok=usd_per_mtok(usd_per_hour, tokens_per_s),
-        tick_lateness_s=hot.gauges().get("tick_lateness_s"),
-        n_ticks_late=int(hot.counters().get("ticks_late", 0)),
-    )

@@ -276,6 +276,13 @@ class ShardedStore(HotStore):
             seen |= {n: t for n, t in of_part.items() if t >= from_s} if missing else of_part
         return seen
 
+    def heard(self) -> list[bytes]:
+        """Return none: what a store knows may be old, so nodes are told apart."""
+        return []
+
+    def seen_apart(self) -> dict[str, int]:
+        return self.last_seen()
+
     def held(self, wanted: Sequence[tuple[str, int, int]]) -> dict[str, list[Packed]]:
         held: dict[str, list[Packed]] = {shard: [] for shard, _, _ in wanted}
         questions = self.divide(wanted, itemgetter(0))

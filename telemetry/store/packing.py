@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import struct
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -254,6 +255,20 @@ def unpack(blobs: Sequence[bytes], layout: PackedLayout, name: str) -> Codes | N
     planes = b"".join([codec.decompress(blob[a:b]) for blob, a, b in pieces])
     column = layout.columns[place]
     return unshuffle(planes, column.packing, (len(blobs), len(layout.nodes), column.n_parts))
+
+
+def ratio_codes(blob: bytes, layout: PackedLayout, name: str) -> Codes | None:
+    """Return one block's codes of a ratio, a byte each: (n_nodes, n_parts).
+
+    None if the block does not have it. Faster than ``unpack`` for many blocks of as many layouts.
+    """
+    place = layout.column(name)
+    if place is None or layout.columns[place].packing != "ratio":
+        return None
+    lengths = struct.unpack_from(f"<{place + 1}I", blob, DIGEST_BYTES)
+    begin = DIGEST_BYTES + 4 * len(layout.columns) + sum(lengths[:-1])
+    codes = np.frombuffer(codec.decompress(blob[begin : begin + lengths[-1]]), "u1")
+    return codes.reshape(len(layout.nodes), -1)
 
 
 def unshuffle(planes: bytes, packing: str, shape: tuple[int, int, int]) -> Codes:

@@ -4,7 +4,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import accumulate, chain
@@ -20,11 +20,13 @@ from telemetry.steps import StepBatch
 from telemetry.store.connection import COUNTERS, Service, StoreUnavailable
 from telemetry.store.packing import (
     DIGEST_BYTES,
+    Codes,
     PackedLayout,
     decode,
     digest,
     is_whole_block,
     is_whole_step,
+    ratio_codes,
     read_layout,
     steps_between,
     unpack,
@@ -300,6 +302,36 @@ class Reader(Service):
         wanted = [(s, tick, tick) for s, tick in newest if shards is None or s in shards]
         by_shard = self.held(wanted)
         return {shard: packed[-1] for shard, packed in by_shard.items() if packed}
+
+    def heard(self) -> list[bytes]:
+        """Return the newest tick of each shard whose nodes report together, and their names."""
+        lines: list[bytes] = self.execute("HVALS", "hot:heard")
+        return lines
+
+    def seen_apart(self) -> dict[str, int]:
+        """Return the newest tick of each node that does not report with all of its shard."""
+        return self._ticks("hot:seen")
+
+    def newest_codes(self, metric: str) -> Iterator[tuple[int, PackedLayout, Codes | None]]:
+        """Yield the newest tick of each shard, and its codes of a ratio: (n_nodes, n_parts).
+
+        Exporters of one node are scraped at different times: the codes are of the newest second
+        that has the metric. None without one.
+        """
+        newest = self.newest()
+        wanted = [(shard, tick, tick) for shard, tick in newest.items()]
+        for of_node in self.scrapes().values():
+            last = newest.get(of_node.shard, 0)
+            wanted += [(of_node.shard, t, t) for t in of_node.ticks if last - t > 0]
+        for packed in self.held(wanted).values():
+            for tick, layout, blob in sorted(packed, key=itemgetter(0), reverse=True):
+                codes = ratio_codes(blob, layout, metric)
+                if codes is not None:
+                    yield tick, layout, codes
+                    break
+            else:
+                if packed:
+                    yield max(tick for tick, _, _ in packed), packed[0][1], None
 
     def recent_packed(
         self, newest: Mapping[str, int], *, within_s: int

@@ -12,7 +12,7 @@ from django.utils.html import strip_tags
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from fleet.models import Alert, Node, Run
-from fleet.pages.overview import overview_heat
+from fleet.pages.overview import overview_heat, overview_points
 from telemetry.store.hot import HotStore
 from tests.alerts import straggling
 from tests.fleet.test_anonymous_access import member
@@ -353,3 +353,22 @@ def test_of_many_rows_of_the_heat_map_each_has_its_turn() -> None:
     assert set.union(*turns) == {row.name for row in rows}
     rows[10:] = []
     assert sent(0) == sent(1) == {f"n{i}" for i in range(10)}
+
+
+def test_of_many_runs_the_worst_are_shown_and_few_are_charted(
+    client: Client, alert: Alert, hot: HotStore
+) -> None:
+    run = Run.objects.get()
+    for i in range(40):
+        run.pk, run.name, run.n_nodes = None, f"more-{i:02}", 1
+        run.save()
+
+    page = text(client)
+
+    assert page.count('<tr id="run-') == 25
+    assert page.index('id="run-llama"') < page.index('id="run-more-')
+    assert "All 41 runs" in " ".join(strip_tags(page).split())
+    charted = [line["label"] for line in client.get("/overview/shares").json()["series"]]
+    assert len(charted) == 12
+    assert charted[0] == "llama"
+    assert overview_points(since_s=time.time() - 25)["shares"]["labels"] == charted

@@ -13,9 +13,10 @@ from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from fleet.models import Node, Run
+from fleet.pages import metrics
 from telemetry.store.hot import HotStore
 from tests.fleet.scraping import samples
-from tests.helpers import block
+from tests.helpers import block, watch_since
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +76,8 @@ def test_the_pages_of_a_target_are_there_and_never_tell_the_same(
 
 def address(labels: dict[str, str]) -> str:
     """Return the address that Prometheus makes of a target's labels."""
-    asked = {"node": labels["__param_node"]} if "__param_node" in labels else {}
+    start = "__param_"
+    asked = {name.removeprefix(start): labels[name] for name in labels if name.startswith(start)}
     return f"{labels['__metrics_path__']}?{urlencode(asked)}"
 
 
@@ -128,12 +130,63 @@ def test_while_the_database_is_away_it_is_no_list_at_all(
     assert "closed the connection" not in response.text
 
 
-def test_it_asks_the_database_once(
+@pytest.fixture
+def of_parts(monkeypatch: pytest.MonkeyPatch, steady: Node, limping: Node) -> None:
+    """Make two nodes a large fleet, one of them far behind in its run."""
+    monkeypatch.setattr(metrics, "MOST_LISTED", 1)
+    Node.objects.filter(pk=limping.pk).update(rank=5 * metrics.NODES_PER_PART + 3)
+
+
+@pytest.mark.usefixtures("of_parts")
+def test_of_a_large_fleet_the_targets_are_parts_of_runs(client: Client, hot: HotStore) -> None:
+    hot.append([block(tick=int(time.time()))])
+    labels = [target["labels"] for target in targets(client)]
+
+    assert [each["instance"] for each in labels] == ["llama/0"] * 2 + ["llama/5"] * 2
+    assert labels[3] == {
+        "__metrics_path__": "/metrics/neuron",
+        "__scheme__": "http",
+        "__param_run": "llama",
+        "__param_part": "5",
+        "metrics_path": "/metrics/neuron",
+        "instance": "llama/5",
+        "run": "llama",
+        "team": "LLM",
+    }
+    pages = [samples(client, address(each)) for each in labels]
+    assert all(pages)
+    assert ["steady" in str(page) for page in pages] == [True, True, False, False]
+    assert ["limping" in str(page) for page in pages] == [False, False, True, True]
+
+
+@pytest.mark.usefixtures("of_parts")
+def test_nodes_without_a_run_are_parts_too(client: Client, hot: HotStore, limping: Node) -> None:
+    Node.objects.update(run=None)
+    hot.append([block(tick=int(time.time()))])
+
+    pages = [samples(client, address(target["labels"])) for target in targets(client)]
+
+    assert "steady" in str(pages)
+    assert "limping" in str(pages)
+
+
+@pytest.mark.parametrize("query", ["run=llama&part=7", "run=none&part=0", "run=llama&part=x"])
+@pytest.mark.parametrize("path", ["/metrics", "/metrics/neuron"])
+def test_an_unknown_part_is_not_found(
+    client: Client, hot: HotStore, steady: Node, path: str, query: str
+) -> None:
+    assert client.get(f"{path}?{query}").status_code == 404
+
+
+def test_it_asks_the_database_no_more_for_many_nodes(
     client: Client,
     hot: HotStore,
     steady: Node,
     limping: Node,
     django_assert_num_queries: DjangoAssertNumQueries,
 ) -> None:
-    with django_assert_num_queries(1):
+    watch_since(hot, time.time() - 3600)
+    targets(client)
+    # Whether nodes have changed, which runs are active, and the labels.
+    with django_assert_num_queries(3):
         targets(client)

@@ -58,12 +58,23 @@ function rove(to = null) {
   for (const link of all) link.tabIndex = link === chosen ? 0 : -1;
 }
 
+/** The run of a pixel that is a node, and the node's place in it. */
+function runAndPlace(row, pixel) {
+  const { place, runs } = row.dataset;
+  if (!runs) return [runOf(row), Number(place) + pixel];
+  const starts = runs.split(",").map((each) => each.split(" "));
+  const [run, start] = starts.findLast(([, first]) => Number(first) <= pixel);
+  return [run, pixel - Number(start)];
+}
+
 /** The page of the device that a core belongs to; of a node without devices its own; the list that a node is on. */
 function addressOf(row, core) {
-  const { each, place } = row.dataset;
+  const { each, place, runs } = row.dataset;
   if (place) {
     const list = new URL(linkOf(row).href);
-    list.searchParams.set("page", Math.floor((Number(place) + core) / NODES_PER_PAGE) + 1);
+    const [run, at] = runAndPlace(row, core);
+    if (runs) list.searchParams.set("run", run);
+    list.searchParams.set("page", Math.floor(at / NODES_PER_PAGE) + 1);
     return list.href;
   }
   return each ? `${linkOf(row).href}devices/${Math.floor(core / each)}/` : linkOf(row).href;
@@ -74,7 +85,8 @@ function describe(row, core) {
   if (!bytes) return "";
   const { each, place } = row.dataset;
   const device = each ? [`device ${Math.floor(core / each)}`] : [];
-  const which = place ? [`node ${Number(place) + core + 1} of ${runOf(row)}`] : [nodeOf(row), ...device, `core ${core}`];
+  const [run, at] = place ? runAndPlace(row, core) : [];
+  const which = place ? [`node ${at + 1} of ${run}`] : [nodeOf(row), ...device, `core ${core}`];
   const text = [...which, percent(bytes[core])].join(" · ");
   tip.textContent = text;
   return text;

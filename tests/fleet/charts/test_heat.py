@@ -1,14 +1,18 @@
 """The heat map: every core of every node, by run; absent differs from idle."""
 
 import base64
+import time
 
 import numpy as np
+import pytest
 
-from fleet.charts.heat import NO_DATA, heat_groups, packed_cores, unknown_cores
-from fleet.models import Node, Run
-from fleet.runs.summaries import NodeNow
+from fleet.charts.heat import HeatGroup, heat_groups
+from fleet.models import Alert, Node, Run
+from fleet.runs.node_columns import node_columns
+from telemetry.store.hot import HotStore
+from telemetry.store.packing import ABSENT_RATIO
 from tests.alerts import straggling
-from tests.helpers import NOON, NOON_S, block
+from tests.helpers import NOON, block, watch_since
 
 
 def unpacked(text: str) -> list[int]:
@@ -16,94 +20,146 @@ def unpacked(text: str) -> list[int]:
     return list(base64.b64decode(text))
 
 
-def up(node: Node) -> NodeNow:
-    """Say that a node reports."""
-    return NodeNow(node, last_seen_s=NOON_S, is_up=True)
+@pytest.fixture(autouse=True)
+def now_s(hot: HotStore) -> float:
+    now_s = time.time()
+    watch_since(hot, now_s - 3600)
+    return now_s
 
 
-def test_a_core_is_a_byte_and_a_silent_one_has_its_own() -> None:
+def groups_of(
+    hot: HotStore, *alerts: Alert, most_rows: int = 512, most_groups: int = 100
+) -> list[HeatGroup]:
+    runs = {run.pk: run for run in Run.objects.all()}
+    columns = node_columns(hot, now_s=time.time())
+    return heat_groups(columns, alerts, runs, most_rows=most_rows, most_groups=most_groups)
+
+
+def test_a_core_is_a_byte_and_a_silent_one_has_its_own(
+    hot: HotStore, now_s: float, steady: Node, limping: Node
+) -> None:
     cores = np.array([[0.0, 0.5, 1.0, np.nan], [-0.1, 1.2, 0.25, 0.004]])
-    reported = packed_cores([block(core_utilization_ratio=cores)], {"steady", "limping"})
+    hot.append([block(tick=int(now_s), core_utilization_ratio=cores)])
 
-    assert unpacked(reported["steady"]) == [0, 127, 254, NO_DATA]
-    assert unpacked(reported["limping"]) == [0, 254, 64, 1]
+    [group] = groups_of(hot)
 
-
-def test_a_node_without_readings_has_no_data_for_each_core() -> None:
-    assert unpacked(unknown_cores(3)) == [NO_DATA] * 3
+    assert [unpacked(row.cores) for row in group.rows] == [
+        [0, 127, 254, ABSENT_RATIO],
+        [0, 254, 64, 1],
+    ]
+    assert group.rows[0].mean == pytest.approx(0.5)
+    assert (group.rows[1].lowest, group.rows[1].highest) == (0.0, 1.0)
 
 
 def test_nodes_stand_by_run_and_rank_and_those_of_no_run_last(
-    run: Run, limping: Node, steady: Node
+    hot: HotStore, run: Run, limping: Node, steady: Node
 ) -> None:
-    loose = Node.objects.create(
+    Node.objects.create(
         name="aaa", instance_type="trn1.2xlarge", n_cores=2, n_devices=1, first_seen_at=NOON
     )
 
-    groups = heat_groups([up(loose), up(limping), up(steady)], [], [block()])
+    groups = groups_of(hot)
 
     assert [group.run for group in groups] == [run, None]
-    assert [row.now.node.name for row in groups[0].rows] == ["steady", "limping"]
+    assert [group.name for group in groups] == [run.name, "no run"]
+    assert [row.name for row in groups[0].rows] == ["steady", "limping"]
 
 
-def test_a_node_that_fell_silent_shows_no_old_readings(steady: Node) -> None:
-    gone = NodeNow(steady, last_seen_s=NOON_S - 60, is_up=False)
+def test_a_node_that_fell_silent_shows_no_old_readings(
+    hot: HotStore, now_s: float, steady: Node
+) -> None:
+    hot.append([block(tick=int(now_s) - 60, nodes=("steady",), fill=0.5)])
 
-    [group] = heat_groups([gone], [], [block()])
+    [group] = groups_of(hot)
 
-    assert set(unpacked(group.rows[0].cores)) == {NO_DATA}
+    assert set(unpacked(group.rows[0].cores)) == {ABSENT_RATIO}
+    assert len(unpacked(group.rows[0].cores)) == steady.n_cores
+    assert (group.rows[0].state, group.rows[0].mean) == ("silent", None)
 
 
-def test_the_culprit_page_names_the_cause(run: Run, limping: Node) -> None:
+def test_the_culprit_page_names_the_cause(hot: HotStore, run: Run, limping: Node) -> None:
     alert = straggling(run, limping, at=NOON, device=17)
 
-    [group] = heat_groups([up(limping)], [alert], [block()])
+    [group] = groups_of(hot, alert)
 
     assert group.rows[0].alert == alert
     assert group.rows[0].what == "core 17"
 
 
-def test_a_name_is_distinguished_from_its_run_that_stands_above(run: Run, steady: Node) -> None:
-    steady.name = f"{run.name}-07"
-    [group] = heat_groups([up(steady)], [], [])
+def test_a_name_is_distinguished_from_its_run_that_stands_above(
+    hot: HotStore, run: Run, steady: Node
+) -> None:
+    Node.objects.update(name=f"{run.name}-07")
+
+    [group] = groups_of(hot)
 
     assert (group.rows[0].stem, group.rows[0].tail) == (run.name, "-07")
 
 
 def test_machines_of_different_types_are_not_called_alike(
-    run: Run, limping: Node, steady: Node
+    hot: HotStore, run: Run, limping: Node, steady: Node
 ) -> None:
-    assert heat_groups([up(steady), up(limping)], [], [])[0].is_alike
+    assert groups_of(hot)[0].is_alike
 
-    limping.instance_type = "trn2.48xlarge"
+    Node.objects.filter(name="limping").update(instance_type="trn2.48xlarge")
 
-    assert not heat_groups([up(steady), up(limping)], [], [])[0].is_alike
+    assert not groups_of(hot)[0].is_alike
 
 
-def test_of_a_large_fleet_a_pixel_is_a_node_and_who_is_accused_has_a_row(run: Run) -> None:
-    nodes = [
-        Node.objects.create(
+def fleet_of(run: Run, n_nodes: int) -> list[Node]:
+    return Node.objects.bulk_create(
+        Node(
             name=f"{run.name}-{i:03}",
             run=run,
             rank=i,
+            shard=f"{run.name}/0",
             instance_type="trn1.32xlarge",
             n_cores=32,
             n_devices=16,
             first_seen_at=NOON,
         )
-        for i in range(450)
-    ]
-    shown = [NodeNow(node, NOON_S, is_up=True, utilization_mean=0.5) for node in nodes]
-    shown[7] = NodeNow(nodes[7], NOON_S - 60, is_up=False)
+        for i in range(n_nodes)
+    )
+
+
+def test_of_a_large_fleet_a_pixel_is_a_node_and_who_is_accused_has_a_row(
+    hot: HotStore, now_s: float, run: Run
+) -> None:
+    nodes = fleet_of(run, 450)
+    names = [node.name for node in nodes if node.rank != 7]
+    cores = np.full((449, 32), 0.5)
+    hot.append([block(tick=int(now_s), nodes=names, core_utilization_ratio=cores)])
     alert = straggling(run, nodes[300], at=NOON, device=17)
 
-    [group] = heat_groups(shown, [alert], [], most_rows=100)
+    [group] = groups_of(hot, alert, most_rows=100)
 
-    assert (group.n_nodes, group.first) == (450, nodes[0])
+    assert group.n_nodes == 450
     own, many = group.rows[:2], group.rows[2:]
     assert [row.name for row in own] == [nodes[7].name, nodes[300].name]
-    assert own[1].alert == alert
+    assert (own[0].what, own[1].alert) == ("silent", alert)
     assert [(row.n_nodes, row.place) for row in many] == [(200, 0), (200, 200), (50, 400)]
-    assert unpacked(many[0].cores)[5:9] == [127, 127, NO_DATA, 127]
+    assert unpacked(many[0].cores)[5:9] == [127, 127, ABSENT_RATIO, 127]
     assert many[2].address == f"/nodes/?run={run.name}&page=5"
     assert (many[0].mean, many[0].lowest, many[0].highest) == (0.5, 0.5, 0.5)
+
+
+def test_small_runs_of_a_large_fleet_share_rows_and_none_is_in_two(
+    hot: HotStore, run: Run
+) -> None:
+    runs = [run]
+    for i in range(1, 4):
+        run.pk, run.name = None, f"llama-{i}"
+        run.save()
+        runs.append(Run.objects.get(name=f"llama-{i}"))
+    runs[0] = Run.objects.get(name="llama")
+    for each, n_nodes in zip(runs, (250, 90, 90, 90), strict=True):
+        fleet_of(each, n_nodes)
+
+    shared, large = groups_of(hot, most_rows=100, most_groups=3)
+
+    assert (shared.n_runs, shared.run, shared.n_nodes) == (3, None, 270)
+    assert (large.run, large.n_nodes) == (runs[0], 250)
+    rows = [row for row in shared.rows if row.runs]
+    assert [row.runs for row in rows] == ["llama-1 0,llama-2 90", "llama-3 0"]
+    assert [row.tail for row in rows] == ["llama-1 … llama-2", "llama-3"]
+    assert rows[1].address == "/nodes/?run=llama-3&page=1"

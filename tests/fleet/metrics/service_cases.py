@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from fleet.metrics.rules import SERVICE_ALERTS, STOPPED_S
-from fleet.runs.summaries import LATE_AFTER_S
+from fleet.runs.node_columns import LATE_AFTER_S
 from tests.fleet.metrics.rule_cases import ABSENT, Course, RuleCase, always, nodes, rising
 
 UP = 'up{job="trnwatch", instance="a"}'

@@ -12,9 +12,10 @@ from fleet.ingest.prometheus import SESSION, update_runs
 from fleet.ingest.runs import assign_node, refresh_run
 from fleet.ingest.steps import update_run
 from fleet.models import Alert, Node, Run
+from fleet.runs.node_columns import reporting_now
 from fleet.runs.retirement import REPORTS_WITHIN, retire_node, retire_quiet, retire_run, unretire
 from fleet.runs.state import Member, RunState
-from fleet.runs.summaries import nodes_now, reporting_now
+from fleet.runs.summaries import nodes_now
 from telemetry.detect import Finding
 from telemetry.errors import FieldError
 from telemetry.ingest.lines import RefusedError
