@@ -28,7 +28,8 @@ from telemetry.units import DAY_S, MINUTE_S
 WEEK_S = 7 * DAY_S
 # Beyond these limits the store refuses, and counts refusals, so that memory stays bounded.
 AHEAD_S = 120
-MAX_NAMES = 4096
+# Each real node is a shard: twice the nodes of the largest known fleet.
+MAX_NAMES = 65_536
 MAX_STEPS_PER_MINUTE = 6000
 BLOCKS_PER_PART = 60
 
