@@ -70,7 +70,8 @@ def impact_of(alert: Alert) -> Impact:
         alert.cause,
         evidence,
         run=run,
-        at=alert.resolved_at or alert.last_seen_at,
+        # A price that changes later does not change what has been said.
+        at=alert.fired_at,
         step_s=step_s_now(record) or evidence.number("step_s"),
         nodes=alert.nodes,
         measured=measured,

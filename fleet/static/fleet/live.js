@@ -119,7 +119,8 @@ function showUnacknowledged(n) {
 
 /** Show on the icon of the tab how many alerts wait for someone; more than nine as a dot. */
 function badge(n) {
-  const icon = document.getElementById("icon");
+  const icon = document.querySelector("link[rel=icon]");
+  if (!icon) return;
   icon.dataset.plain ??= icon.href;
   const count = n > 9 ? "" : `<text x="21" y="27.5" font-family="sans-serif" font-size="19" font-weight="700" text-anchor="middle" fill="#fff">${n}</text>`;
   const svg = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><rect width="32" height="32" rx="7" fill="#151c23"/><path d="M2 12h5l2-6 3 9 2-5h3" fill="none" stroke="#e8a33a" stroke-width="2.4"/><circle cx="21" cy="21" r="11" fill="#d3352b"/>${count}</svg>`;

@@ -60,7 +60,7 @@ def test_a_node_s_own_metric_comes_first_and_a_run_s_steps(make: Make) -> None:
     [
         ({"kind": "transferring", "wait_ratio": 0.1, "transfer_ratio": 0.2}, None, "transfer"),
         # Whole steps were compared; some of them have been traced, or none.
-        ({"kind": "step", "wait_ratio": 0.23, "transfer_ratio": 0.0}, "limping", "limping waits"),
+        ({"kind": "step", "wait_ratio": 0.23, "transfer_ratio": 0.0}, "limping", "for limping"),
         ({"kind": "step", "wait_ratio": 0.02, "transfer_ratio": 0.0}, None, ""),
         ({"kind": "step", "wait_ratio": None, "transfer_ratio": None}, None, ""),
     ],
