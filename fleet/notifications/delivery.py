@@ -18,18 +18,7 @@ from fleet.alerts.events import enqueue_delivery
 from fleet.alerts.matchers import silences_of
 from fleet.models import Delivery, NotifiedState, Receiver, Route
 from fleet.models.delivery import DeliveryQuerySet
-from fleet.notifications.channels import (
-    CHANNELS,
-    JSON,
-    PATH,
-    Body,
-    Draw,
-    encode,
-    item_of,
-    message_of,
-    postable,
-    watchdog,
-)
+from fleet.notifications.channels import CHANNELS, JSON, PATH, Body, encode, postable, watchdog
 from fleet.notifications.http_client import (
     AddressError,
     HttpClient,
@@ -38,6 +27,7 @@ from fleet.notifications.http_client import (
     UnreachableError,
     host_of,
 )
+from fleet.notifications.messages import Draw, item_of, message_of
 from telemetry.errors import LARGEST_SECOND, whole_number
 
 log = logging.getLogger(__name__)

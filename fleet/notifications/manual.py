@@ -7,8 +7,9 @@ from django.db import transaction
 
 from fleet.alerts.events import enqueue_delivery
 from fleet.models import ConfigurationChange, Delivery, Receiver
-from fleet.notifications.channels import CHANNELS, Message
+from fleet.notifications.channels import CHANNELS
 from fleet.notifications.delivery import DeliveryClient, DeliveryResult
+from fleet.notifications.messages import Message
 from telemetry.errors import FieldError
 
 KIND, State = Delivery.Kind, Delivery.State

@@ -31,15 +31,7 @@ from fleet.charts.image import alert_image
 from fleet.models import Alert, ConfigurationChange, Delivery, Receiver, Route, SenderHeartbeat
 from fleet.models.filters import given
 from fleet.models.problem import problem
-from fleet.notifications.channels import (
-    ACKNOWLEDGE,
-    CHANNELS,
-    JSON,
-    Message,
-    encode,
-    is_from_slack,
-    item_of,
-)
+from fleet.notifications.channels import ACKNOWLEDGE, CHANNELS, JSON, encode, is_from_slack
 from fleet.notifications.delivery import DeliveryClient
 from fleet.notifications.forms import ReceiverForm, RouteForm, SettleForm
 from fleet.notifications.http_client import (
@@ -61,6 +53,7 @@ from fleet.notifications.listing import (
     rows_of,
 )
 from fleet.notifications.manual import drop, record_change, send_again, send_test
+from fleet.notifications.messages import Message, item_of
 from fleet.pages.fields import error_line, submit
 from fleet.pages.render import Filter, HtmxRequest, render_page, with_page
 from telemetry.errors import LARGEST_KEY, FieldError, whole_number

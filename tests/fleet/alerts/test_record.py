@@ -12,7 +12,7 @@ from fleet.alerts.handover import as_markdown, shift_between
 from fleet.alerts.text import AlertText, facts, plain
 from fleet.costs.losses import update_alert_costs
 from fleet.models import Alert, Run
-from fleet.notifications.channels import item_of
+from fleet.notifications.messages import item_of
 from telemetry.detect import RULES, Finding
 from telemetry.store.hot import HotStore
 from tests.helpers import NOON, NOON_S, steps

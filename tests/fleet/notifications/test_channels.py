@@ -16,11 +16,8 @@ from fleet.notifications.channels import (
     CHANNELS,
     LONGEST_HEADER,
     SERVICES,
-    Message,
-    TimelineItem,
     apprise_service,
     encode,
-    item_of,
 )
 from fleet.notifications.http_client import (
     AddressError,
@@ -29,6 +26,7 @@ from fleet.notifications.http_client import (
     HttpResult,
     UnreachableError,
 )
+from fleet.notifications.messages import Message, TimelineItem, item_of
 from tests.fleet.notifications.conftest import an_alert
 from tests.fleet.notifications.receiver_server import OK, Post, ReceiverServer, status
 from tests.helpers import NOON

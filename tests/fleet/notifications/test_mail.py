@@ -6,7 +6,7 @@ import pytest
 from pytest_django import Settings
 
 from fleet.models import Delivery, Receiver, Run
-from fleet.notifications.channels import Mail, MailServer, Message, item_of
+from fleet.notifications.channels import Mail, MailServer
 from fleet.notifications.http_client import (
     AddressError,
     Allowed,
@@ -14,6 +14,7 @@ from fleet.notifications.http_client import (
     HttpResult,
     UnreachableError,
 )
+from fleet.notifications.messages import Message, item_of
 from tests.fleet.notifications.conftest import an_alert
 from tests.fleet.notifications.mail_server import MailSink, serve_mail
 from tests.helpers import NOON, free_port

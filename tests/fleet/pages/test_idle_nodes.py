@@ -5,7 +5,7 @@ from django.test import Client
 
 from fleet.alerts import reconcile
 from fleet.models import Alert, Run
-from fleet.notifications.channels import item_of
+from fleet.notifications.messages import item_of
 from tests.alerts import finding
 from tests.fleet.pages.conftest import Page
 from tests.helpers import NOON, NOON_S
