@@ -7,7 +7,7 @@ objects (`fleet.runs.summaries.nodes_now`).
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from django.db.models import Count, F, Max, Min, Q, Sum
@@ -64,9 +64,6 @@ class Roster:
         return rows
 
 
-_ROSTERS: dict[str, tuple[tuple[object, ...], Roster]] = {}
-
-
 def read_roster() -> Roster:
     """Return the nodes in use; they are read again where they have changed.
 
@@ -83,14 +80,12 @@ def read_roster() -> Roster:
         by_job=Sum("pk", filter=Q(source=Node.Source.STEPS)),
         cores=Sum(F("pk") % 1009 * F("n_cores")),
     )
-    found = tuple(sums.values())
-    held = _ROSTERS.get("")
-    if held is None or held[0] != found:
-        held = _ROSTERS[""] = (found, _read())
-    return held[1]
+    return _read(tuple(sums.values()))
 
 
-def _read() -> Roster:
+@lru_cache(maxsize=1)
+def _read(sums: tuple[object, ...]) -> Roster:
+    """Read all nodes, once as long as the sums over their rows stay the same."""
     nodes = Node.objects.unretired().order_by(*BY_RUN_AND_RANK)
     rows = list(nodes.values_list(*COLUMNS, *SIZES))
     keys, names, shards, runs, run_names, ranks, sources, types, n_cores, n_devices = (

@@ -5,6 +5,7 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import cached_property
 
 from fleet.formatting import (
     ABSENT,
@@ -99,15 +100,38 @@ class IntervalChart:
     zero: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Decision:
-    """What a lead reads first: the answer, what to do, and on what it rests; empty if unknown."""
+    """What a lead reads first, each a line that is written where it is shown; empty if unknown.
 
-    answer: str
-    advice: str
-    basis: str
-    break_even: str
-    doubt: str
+    The answer and what to do, then the prices on which it rests, up to which price it holds, and
+    what limits it.
+    """
+
+    about: Mapping[str, object]
+
+    def _line(self, name: str) -> str:
+        return render_text(f"trials/_sentences.txt#{name}", **self.about)
+
+    @cached_property
+    def answer(self) -> str:
+        return self._line("answer")
+
+    @cached_property
+    def advice(self) -> str:
+        return self._line("advice")
+
+    @property
+    def basis(self) -> str:
+        return self._line("basis")
+
+    @property
+    def break_even(self) -> str:
+        return self._line("break-even")
+
+    @property
+    def doubt(self) -> str:
+        return self._line("doubt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,25 +433,23 @@ def sentence(candidate: Candidate, baseline: str, verdict: Verdict) -> str:
 
 
 def decision(candidate: Candidate, figures: TrialFigures, verdict: Verdict) -> Decision:
-    """Write what follows for a lead, in one line each."""
+    """Return what follows for a lead."""
     arms = [arm for arm in figures.arms if arm.is_baseline or arm.run == candidate.run]
     pace = candidate.get("tokens_per_s")
-    lines = {
-        name: render_text(
-            f"trials/_sentences.txt#{name.replace('_', '-')}",
-            candidate=candidate,
-            baseline=figures.baseline.label if figures.baseline else "",
-            verdict=verdict,
-            pace=pace,
-            longer_ratio=1 / (1 + pace.ratio) - 1 if pace else None,
-            simulated=[arm.label for arm in arms if arm.is_simulated],
-            failed=[run.run for arm in arms for run in figures.runs_of(arm.run) if run.end_reason],
-            run_cv=RUN_CV,
-            measured_runs=MEASURED_RUNS,
-        )
-        for name in Decision.__dataclass_fields__
-    }
-    return Decision(**lines)
+    runs = [run for arm in arms for run in figures.runs_of(arm.run)]
+    return Decision(
+        {
+            "candidate": candidate,
+            "baseline": figures.baseline.label if figures.baseline else "",
+            "verdict": verdict,
+            "pace": pace,
+            "longer_ratio": 1 / (1 + pace.ratio) - 1 if pace else None,
+            "simulated": [arm.label for arm in arms if arm.is_simulated],
+            "failed": [run.run for run in runs if run.end_reason],
+            "run_cv": RUN_CV,
+            "measured_runs": MEASURED_RUNS,
+        }
+    )
 
 
 def listed_price(instance_type: str, price: ListPrice, today: date) -> str:
