@@ -110,10 +110,13 @@ def test_no_body_takes_the_web_process() -> None:
     """Memory and CPU are bounds of the process, not of the machine: others may compute."""
     command = [sys.executable, "-m", "bench", "bodies", "--times=1", "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    for row in json.loads(done.stdout)["bodies"]:
+    rows = json.loads(done.stdout)["bodies"]
+    # No body takes much longer than the largest one that is taken, on whatever machine.
+    most_s = 3 * max(row["cpu_s"] for row in rows if "taken" in row["body"])
+    for row in rows:
         assert set(row["statuses"]) <= {200, 204, 400, 413, 415}, row
         assert row["grown_bytes"] < 50_000_000, row
-        assert row["cpu_s"] < 5, row
+        assert row["cpu_s"] <= most_s, row
         assert not row["health_failed"], row
 
 

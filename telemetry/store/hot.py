@@ -277,7 +277,7 @@ class ShardedStore(HotStore):
         return seen
 
     def heard(self) -> list[bytes]:
-        """Return none: what a store knows may be old, so nodes are told apart."""
+        """Return none: what a store knows may be old, so each node is read alone."""
         return []
 
     def seen_apart(self) -> dict[str, int]:

@@ -79,8 +79,8 @@ def test_a_drill_is_detected_named_and_acknowledged_on_every_tab(browser: Browse
 
     mine.goto(f"http://127.0.0.1:{up.port}{fired.get_attribute('data-href')}")
     # Steps show the node within two of them, blocks of hardware the device a few seconds later.
-    expect(mine.locator(".sentence")).to_contain_text(
+    expect(mine.locator("h1.verdict")).to_contain_text(
         re.compile(f"device 3 of {NODE}", re.IGNORECASE), timeout=SOON_MS
     )
-    mine.click("#act button.primary")
+    mine.locator("#act").get_by_role("button", name="Acknowledge").click()
     expect(fired).to_contain_text(f"Acknowledged by {DEMO_ADMIN}", timeout=SOON_MS)
