@@ -80,6 +80,7 @@ def measure(
         lasted_s = time.monotonic() - began
         n_events, n_bytes = tab.n_events - n_events, tab.n_bytes - n_bytes
         used_s = {name: s - before_s[name] for name, s in cpu_s(running).items()}
+        ended = before_s.keys() - used_s.keys()
         after, newest, now_s = hot.counters(), hot.newest(), time.time()
     made, late = (after.get(name, 0) - before.get(name, 0) for name in ("ticks", "ticks_late"))
     n_cores = nodes * catalog.instance(SPEC.instance).n_cores
@@ -95,6 +96,7 @@ def measure(
                 "an open overview",
                 f"{n_events / lasted_s:.1f} events, {n_bytes / lasted_s / 1e3:.1f} kB a second",
             ),
+            ("programs that ended meanwhile", ", ".join(sorted(ended)) or "none"),
             ("alerts on the healthy fleet", f"{Alert.objects.count()}"),
         ],
     )
@@ -112,6 +114,7 @@ def measure(
         "overview_events": n_events,
         "overview_bytes_per_s": round(n_bytes / lasted_s),
         "alerts": Alert.objects.count(),
+        "ended": sorted(ended),
     }
 
 
@@ -263,6 +266,11 @@ def fetched(port: int, path: str, headers: Mapping[str, str]) -> HTTPResponse | 
 
 
 def cpu_s(processes: Mapping[str, psutil.Process]) -> dict[str, float]:
-    """Return the CPU seconds each process has used so far."""
-    times = {name: process.cpu_times() for name, process in processes.items()}
-    return {name: used.user + used.system for name, used in times.items()}
+    """Return the CPU seconds each process has used so far, with children that ended."""
+    times = {
+        name: process.cpu_times() for name, process in processes.items() if process.is_running()
+    }
+    return {
+        name: used.user + used.system + used.children_user + used.children_system
+        for name, used in times.items()
+    }
