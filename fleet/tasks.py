@@ -6,6 +6,7 @@ from celery import Task, shared_task
 from celery.utils.nodenames import worker_direct
 from django.conf import settings
 
+from fleet.alerts.evaluate import forget_idle
 from fleet.alerts.probe_requests import update_probe_requests
 from fleet.alerts.trace_requests import update_trace_requests
 from fleet.alerts.watchers import WATCHES_S, watch_runs, worker_of
@@ -46,6 +47,7 @@ def watch_fleet(self: Task[[int], None], watcher: int = 0) -> None:
     name = str(self.request.hostname)
     has_other_tasks = not {"ticks", "celery"}.isdisjoint(self.app.amqp.queues.consume_from)
     worker = worker_of(hot, name, watcher=watcher, of=of, stands_in=has_other_tasks)
+    forget_idle(now_s=hot.now())
     if worker != name:
         if worker:
             queue = worker_direct(worker)

@@ -93,8 +93,11 @@ COUNT_RULES = names_of(lambda rule: rule.subject == "node" and rule.reads == "co
 }
 BLIND = ("monitoring_blind", "fleet")
 OF_MISSING_DATA = names_of(lambda rule: rule.reads == "silence" and rule.subject != "fleet")
-# Results of this process that stay valid from one second to the next.
-WATCHES: dict[str, Any] = {}
+# Results of this process that stay valid from one second to the next, by watcher and run; and when
+# it was that watcher. A turn that it gets back later than that begins anew.
+WATCHES: dict[int, dict[str, Any]] = {}
+_LOOKED_S: dict[int, float] = {}
+KEPT_S = 120.0
 ALL_RULES = "all rules"
 # What could not be evaluated is shown for so long.
 FAILURES, SHOW_S, LOG_EVERY_S, LONGEST_ERROR = "watch:failures", 15, 60.0, 200
@@ -201,9 +204,10 @@ def look(
     active = list(Run.objects.active().defer("plan", "clock"))
     runs = [run for run in active if run.pk % of == watcher]
     keep_rosters(run.pk for run in active)
-    for name in WATCHES.keys() - {run.name for run in active}:
-        del WATCHES[name]
     now_s, guard = now.timestamp(), Guard()
+    watches, _LOOKED_S[watcher] = WATCHES.setdefault(watcher, {}), now_s
+    for name in watches.keys() - {run.name for run in runs}:
+        del watches[name]
     members = run_members(runs)
     guarded = {run.pk: partial(guard, run.name, members[run.pk].nodes, ALL_RULES) for run in runs}
     snapshots = snapshots_of(hot, runs, members, now_s=now_s, guarded=guarded)
@@ -222,7 +226,7 @@ def look(
         snapshots,
         now_s=now_s,
         open_=open_,
-        watches=WATCHES,
+        watches=watches,
         rules=rules,
         guard=guard,
         n_runs=len(active),
@@ -237,7 +241,7 @@ def look(
     evaluated -= found_by_others(snapshots, open_.subjects, now=now)
     told = told_of(seen_in, dead, now_s=now_s)
     with guard("", (), "limits"):
-        known = {run.name: WATCHES[run.name] for run in runs if run.name in WATCHES}
+        known = {run.name: watches[run.name] for run in runs if run.name in watches}
         note_limits(hot, known, watcher=watcher, now_s=now_s)
     return Look(
         now_s,
@@ -252,6 +256,13 @@ def look(
         dead,
         is_waiting,
     )
+
+
+def forget_idle(*, now_s: float) -> None:
+    """Forget the runs of watchers that other workers have become: they take 70 kB a node."""
+    for watcher in [each for each, at_s in _LOOKED_S.items() if at_s < now_s - KEPT_S]:
+        del _LOOKED_S[watcher]
+        WATCHES.pop(watcher, None)
 
 
 def pulses_of(

@@ -3,14 +3,14 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 import pytest
 from redis import Redis
 
-from fleet.alerts.evaluate import rule_failures
+from fleet.alerts.evaluate import WATCHES, forget_idle, rule_failures
 from fleet.alerts.watch_monitor import last_evaluation
 from fleet.alerts.watchers import HANGS_S, LOOKS, TURNS, WATCHES_S, WORKER, watch_runs, worker_of
 from fleet.models import Alert, Run
@@ -229,3 +229,19 @@ def test_a_run_that_hangs_one_watcher_hangs_no_other(hot: HotStore, clock: Clock
     hot.execute("DEL", WORKER.format(0))
     hot.execute("HSET", TURNS, "0:ended", clock.now_s - 4)
     assert worker_of(hot, "b@x", watcher=0, of=2) == "b@x"
+
+
+def test_a_worker_forgets_the_runs_of_a_watcher_that_another_one_has_become(
+    hot: HotStore, simulated: Callable[..., list[Run]], clock: Clock
+) -> None:
+    simulated("slow_core", "slow_core")
+    now = datetime.fromtimestamp(clock.now_s, UTC)
+    for watcher in (0, 1):
+        watch_runs(hot, now=now, watcher=watcher, of=2)
+    assert [len(WATCHES[watcher]) for watcher in (0, 1)] == [1, 1]
+
+    watch_runs(hot, now=now + timedelta(seconds=100), watcher=1, of=2)
+    forget_idle(now_s=clock.now_s + 119)
+    assert len(WATCHES) == 2
+    forget_idle(now_s=clock.now_s + 121)
+    assert [*WATCHES] == [1]
