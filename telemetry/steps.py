@@ -63,6 +63,10 @@ class Merged:
     tokens: FloatArray
 
 
+# The worker of a batch of averages.
+AVERAGE = ("mean",)
+
+
 @dataclass(frozen=True)
 class StepBatch:
     """Consecutive steps of one run.
@@ -218,6 +222,11 @@ class StepBatch:
     def computed(self) -> dict[Callable[..., Any], Any]:
         """What functions marked by `once` have computed of this batch."""
         return {}
+
+    def averaged(self) -> Self:
+        """Return the mean of all workers as the only one."""
+        phases = {phase: mean(values, 1)[:, None] for phase, values in self.phases.items()}
+        return replace(self, workers=AVERAGE, phases=phases)
 
     def sum_phases(self, phases: Sequence[str]) -> FloatArray:
         """Sum of some phases: (n_steps, n_workers) seconds."""

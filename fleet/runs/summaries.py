@@ -135,14 +135,6 @@ class NodeNow:
         return "up" if self.is_up else "silent" if self.is_silent else "released"
 
 
-def recent_steps(hot: HotStore, run: str, *, newest_s: float) -> StepBatch:
-    """Read a run's steps of the minute up to its newest one, or the last few if they are slow."""
-    steps = hot.steps(run, since_s=newest_s - RECENT_S)
-    if len(steps) >= SLOW_STEPS:
-        return steps
-    return hot.steps(run, since_s=0.0).last(SLOW_STEPS)
-
-
 def run_now(
     run: Run, steps: StepBatch, *, now_s: float, shared: StepBatch | None = None
 ) -> RunNow:
@@ -235,7 +227,11 @@ def runs_now(
             before, now = held.get(run.name, (None, now))
             # The hot tier forgets old steps.
             if before != state or now_s - state.ended_s > hot.keep_s:
-                steps = recent_steps(hot, run.name, newest_s=state.ended_s)
+                # Of the last minute, or the last few if they are slow.
+                since_s = state.ended_s - RECENT_S
+                steps = hot.recent_steps(
+                    run.name, since_s=since_s, at_least=SLOW_STEPS, state=state, averaged=True
+                )
                 shared = steps.newest(SHARE_S, at_least=SHARE_STEPS)
                 now = run_now(run, steps, now_s=now_s, shared=shared)
                 held[run.name] = state, now

@@ -16,7 +16,7 @@ import numpy as np
 from redis import Redis
 
 from telemetry.blocks import METRICS, Block, FloatArray, IntArray, Span
-from telemetry.steps import StepBatch
+from telemetry.steps import AVERAGE, StepBatch
 from telemetry.store.connection import COUNTERS, Service, StoreUnavailable
 from telemetry.store.packing import (
     DIGEST_BYTES,
@@ -26,6 +26,7 @@ from telemetry.store.packing import (
     digest,
     is_whole_block,
     is_whole_step,
+    pack_steps,
     ratio_codes,
     read_layout,
     steps_between,
@@ -205,15 +206,21 @@ class RecentSteps:
     """What is kept of a run's recent steps from one second to the next.
 
     ``state`` is that of the last time, ``asked`` what ``batch`` answers. Records are by minute;
-    ``n_read`` counts damaged ones, too.
+    ``n_read`` counts damaged ones, too. Where it ``is_averaged`` each holds the mean of a step's
+    workers, and all minutes are kept: they are small, and pages ask for several windows.
     """
 
+    is_averaged: bool = False
     state: StepState = StepState()
     asked: tuple[float, int] = (math.nan, 0)
     records: dict[int, list[bytes]] = field(default_factory=dict)
     n_read: dict[int, int] = field(default_factory=dict)
     batch: StepBatch = field(default_factory=partial(StepBatch.empty, ""))
     read_at: float = 0.0
+
+
+def average_of(_: bytes) -> tuple[str, ...]:
+    return AVERAGE
 
 
 class Reader(Service):
@@ -228,7 +235,8 @@ class Reader(Service):
         # By digest of the content, so entries never become stale.
         self._layouts: dict[bytes, PackedLayout] = {}
         self._workers: dict[bytes, tuple[str, ...]] = {}
-        self._recent: dict[str, RecentSteps] = {}
+        # By run, and whether they are averages.
+        self._recent: dict[tuple[str, bool], RecentSteps] = {}
 
     def newest(self) -> dict[str, int]:
         return self._ticks("hot:shards")
@@ -497,53 +505,76 @@ class Reader(Service):
         }
 
     def recent_steps(
-        self, run: str, *, since_s: float, at_least: int, state: StepState | None = None
+        self,
+        run: str,
+        *,
+        since_s: float,
+        at_least: int = 0,
+        state: StepState | None = None,
+        averaged: bool = False,
     ) -> StepBatch:
         """Return the steps that ended at ``since_s`` or later, or the last ``at_least`` if fewer.
 
         Only what is new since the last call is fetched; without anything new it is the same batch.
-        ``state`` is what ``step_states`` has just returned.
+        ``state`` is what ``step_states`` has just returned. Steps that are ``averaged`` have the
+        mean of all workers as the only one: for a large run they are much smaller.
         """
-        state = state or self.step_states([run]).get(run)
+        state, key = state or self.step_states([run]).get(run), (run, averaged)
         if state is None:
-            self._recent.pop(run, None)
+            self._recent.pop(key, None)
             return StepBatch.empty(run)
-        held = self._recent.get(run)
+        held = self._recent.get(key)
         if held is None or held.state.is_rewritten(state):
-            held = self._recent[run] = RecentSteps()
-        if held.state != state or held.asked != (since_s, at_least):
+            held = self._recent[key] = RecentSteps(averaged)
+        is_same = held.state == state
+        if not is_same or held.asked != (since_s, at_least):
             held.state, held.asked = state, (since_s, at_least)
-            self._extend(run, held, state.ended_s)
+            self._extend(run, held, state.ended_s, is_read=is_same)
         held.read_at = self.now()
         for name in [n for n, each in self._recent.items() if each.read_at < held.read_at - 60]:
             del self._recent[name]
         return held.batch
 
-    def _extend(self, run: str, held: "RecentSteps", newest: float) -> None:
-        """Fetch the new records of the minutes that are asked for."""
+    def _extend(self, run: str, held: RecentSteps, newest: float, *, is_read: bool) -> None:
+        """Fetch the new records of the minutes that are asked for; ``is_read``: there are none."""
         since_s, at_least = held.asked
         floor = int((newest - self.keep_s - MINUTE_S) // MINUTE_S) * MINUTE_S
         low = max(floor, int(since_s // MINUTE_S) * MINUTE_S)
         minutes = list(range(low, int(newest) + 1, MINUTE_S))
         while True:
-            answers = self.execute_all(
-                ("LRANGE", f"steps:{run}:{each}", held.n_read.get(each, 0), -1) for each in minutes
-            )
-            for minute, records in zip(minutes, answers, strict=True):
-                held.n_read[minute] = held.n_read.get(minute, 0) + len(records)
-                held.records.setdefault(minute, []).extend(self._readable(run, records))
+            self._fetch(run, held, [m for m in minutes if not (is_read and m in held.n_read)])
             n_since = sum(len(held.records.get(m, ())) for m in held.records if m >= low)
             if n_since >= at_least or low <= floor:
                 break
             # A few minutes more, because steps are slow.
             minutes = list(range(max(floor, low - LOOK_FURTHER_S), low, MINUTE_S))
             low = minutes[0]
-        for minute in [minute for minute in held.records if minute < low]:
+        kept_from = floor if held.is_averaged else low
+        for minute in [minute for minute in held.records if minute < kept_from]:
             del held.records[minute], held.n_read[minute]
-        known = [record for minute in sorted(held.records) for record in held.records[minute]]
-        steps = unpack_steps(run, known, self._workers.get)
+        minutes = sorted(minute for minute in held.records if minute >= low)
+        known = [record for minute in minutes for record in held.records[minute]]
+        steps = unpack_steps(run, known, average_of if held.is_averaged else self._workers.get)
         between = steps_between(steps, since_s, math.inf)
         held.batch = between if len(between) >= at_least else steps.last(at_least)
+
+    def _fetch(self, run: str, held: RecentSteps, minutes: Sequence[int]) -> None:
+        """Add the records of some minutes that are not read yet."""
+        turns = [list(minutes)]
+        if held.is_averaged:
+            # Those of many workers are large: at first one minute at a time.
+            known = [minute for minute in minutes if minute in held.n_read]
+            turns = [known, *([minute] for minute in minutes if minute not in held.n_read)]
+        for turn in filter(None, turns):
+            answers = self.execute_all(
+                ("LRANGE", f"steps:{run}:{each}", held.n_read.get(each, 0), -1) for each in turn
+            )
+            for minute, records in zip(turn, answers, strict=True):
+                held.n_read[minute] = held.n_read.get(minute, 0) + len(records)
+                new = self._readable(run, records)
+                if held.is_averaged and new:
+                    new = pack_steps(unpack_steps(run, new, self._workers.get).averaged())[2]
+                held.records.setdefault(minute, []).extend(new)
 
     def totals(self, shards: Collection[str] | None = None) -> Totals:
         """Return the totals of all nodes, or those of some shards, and of runs."""

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from telemetry.steps import StepBatch
+from telemetry.steps import AVERAGE, StepBatch
 from telemetry.store.hot import HotStore
 from telemetry.store.packing import steps_where
 from telemetry.store.reading import recent_of
@@ -22,6 +22,17 @@ def assert_same(hot: HotStore, since_s: float) -> StepBatch:
     assert kept.workers == read.workers
     for name, values in read.phases.items():
         np.testing.assert_array_equal(kept.phases[name], values, err_msg=name)
+    means = hot.recent_steps("llama", since_s=since_s, at_least=AT_LEAST, averaged=True)
+    assert means.workers == AVERAGE
+    np.testing.assert_array_equal(means.step, read.step)
+    np.testing.assert_array_equal(means.tokens, read.tokens)
+    np.testing.assert_allclose(means.step_s, read.step_s)
+    np.testing.assert_allclose(means.allreduce_share_ratio, read.allreduce_share_ratio)
+    # Pages ask for windows of several lengths in turn.
+    for other_s in (since_s - 600, since_s + 60):
+        all_s = hot.steps("llama", since_s=other_s)
+        means = hot.recent_steps("llama", since_s=other_s, averaged=True)
+        np.testing.assert_array_equal(means.step, all_s.step)
     return kept
 
 
