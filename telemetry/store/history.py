@@ -1,14 +1,14 @@
 """History from all tiers: seconds from the hot tier, then minutes, then the long-term store."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-from django.db.models import Max, Min
+from django.db.models import Max, Min, Q
 
 from telemetry.blocks import METRICS, FloatArray, IntArray, Span
 from telemetry.series import EVERY_STEP, SOME_STEPS, Series, SeriesSource
-from telemetry.steps import PHASES, Merged, StepBatch, is_reported
+from telemetry.steps import AVERAGE, PHASES, Merged, StepBatch, is_reported
 from telemetry.store.durable import (
     ENDED,
     FIRST_PHASE,
@@ -196,8 +196,8 @@ def node_series(
     whole = (newest - hot.keep_s) // MINUTE_S * MINUTE_S + MINUTE_S
     begin, newest = max(done, int(grid[0]), whole), min(newest, int(grid[-1]))
     if begin <= newest:
-        end = newest - newest % MINUTE_S + MINUTE_S - 1
-        window = hot.window(shard, (metric,), start=begin, end=end, only=(node,))
+        last = newest - newest % MINUTE_S + MINUTE_S - 1
+        window = hot.window(shard, (metric,), start=begin, end=last, only=(node,))
         recent = roll_up(window.of((node,)))
         values = recent.values.get(metric, np.zeros((len(recent.minutes), 1, 0)))
         pieces.append((recent.minutes, as_stored(metric, values[:, 0])))
@@ -285,6 +285,42 @@ def _stored_days(shard: str, node: str, metric: str, start: int, end: int) -> li
         for day, data in days.values_list("day", "data")
         if (rows := decode_day(day, bytes(data), node, metric))
     ]
+
+
+def parts_at(
+    hot: Source, metric: str, shards: Sequence[str], *, at: int
+) -> list[tuple[tuple[str, ...], FloatArray]]:
+    """Return a metric of all nodes of some shards at a second: nodes, and (n_nodes, n_parts).
+
+    It is that second where the hot tier has it, else the mean of its minute or ten minutes.
+    """
+    if at > max(hot.newest().values(), default=0) - hot.keep_s:
+        second = hot.moments(shards, (metric,), ticks=(at,))
+        if len(second.ticks) and np.isfinite(second.values[metric]).any():
+            return [(second.nodes, second.values[metric][0])]
+    minute = at - at % MINUTE_S
+    found = []
+    loose = MinuteRollup.objects.filter(shard__in=shards, minute=minute).order_by()
+    for encoded, data in loose.values_list("layout", "data"):
+        layout = read_layout(bytes(encoded))
+        codes = unpack([bytes(data)], layout, metric)
+        if codes is not None:
+            found.append((layout.nodes, decode(codes[0], METRICS[metric].packing)))
+    stored = Q(shard__in=shards, metric__in=(metric, TOGETHER))
+    hours = HourRollup.objects.filter(stored, hour=at - at % HOUR_S).order_by()
+    days = DayRollup.objects.filter(stored, day=at - at % DAY_S).order_by()
+    rows = [
+        (MINUTE_S, decode_hour(key, hour, bytes(data), metric=metric))
+        for key, hour, data in hours.values_list("metric", "hour", "data")
+    ] + [
+        (TEN_MINUTES_S, decode_day(day, bytes(data), metric=metric))
+        for day, data in days.values_list("day", "data")
+    ]
+    for every_s, minutes in rows:
+        if minutes is not None:
+            is_then = minutes.minutes == at - at % every_s
+            found += [(minutes.nodes, stats) for stats in minutes.values[metric][is_then]]
+    return [(nodes, each.reshape(len(nodes), N_STATS, -1)[:, 1]) for nodes, each in found]
 
 
 def _on_grid(
@@ -400,7 +436,7 @@ def _mean_batch(run: str, steps: FloatArray) -> StepBatch:
     other = steps[:, OTHER_COMM] if np.isfinite(steps[:, OTHER_COMM]).any() else None
     merged = Merged(steps[:, N_EACH], steps[:, ALL_TOKENS])
     return StepBatch(
-        run, ("mean",), numbers, steps[:, ENDED], phases, steps[:, TOKENS], reported, merged, other
+        run, AVERAGE, numbers, steps[:, ENDED], phases, steps[:, TOKENS], reported, merged, other
     )
 
 

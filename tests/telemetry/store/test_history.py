@@ -6,9 +6,11 @@ import pytest
 from telemetry.blocks import Span
 from telemetry.series import Series
 from telemetry.store import durable
-from telemetry.store.history import node_series, run_steps, worker_minutes
+from telemetry.store.history import node_series, parts_at, run_steps, worker_minutes
 from telemetry.store.hot import HotStore
+from telemetry.store.models import DayRollup
 from telemetry.store.rollups import as_stored, roll_up
+from telemetry.units import DAY_S
 from tests.helpers import NOON_S, block, steps
 from tests.telemetry.store.samples import training
 
@@ -24,6 +26,36 @@ def part_of(span: Span, first: int, end: int) -> Span:
     """Keep some ticks of a span."""
     values = {name: array[first:end] for name, array in span.values.items()}
     return Span(span.shard, span.ticks[first:end], span.nodes, values, span.every_s)
+
+
+def at(hot: HotStore, second: int) -> dict[str, np.ndarray]:
+    found = parts_at(hot, CORES, ["llama/0", "other/0"], at=second)
+    return {name: row for nodes, rows in found for name, row in zip(nodes, rows, strict=True)}
+
+
+def test_all_nodes_at_a_second_are_those_of_their_series_in_each_tier(hot: HotStore) -> None:
+    day = NOON_S // DAY_S * DAY_S
+    span = training(start=day, n_ticks=DAY_S // 10, every_s=10)
+    durable.write_rollups(span)
+    early, late = day + 7_230, day + DAY_S - 70
+
+    def of_series(second: int) -> np.ndarray:
+        series = cores(hot, second - 600, second + 600)
+        return series.values[np.searchsorted(series.t_s, second, "right") - 1]
+
+    assert set(at(hot, early)) == set(span.nodes)
+    np.testing.assert_array_equal(at(hot, early)["steady"], of_series(early))
+    np.testing.assert_array_equal(at(hot, late)["steady"], of_series(late))
+    durable.merge_old_hours(now_s=day + 3 * DAY_S, until_s=1, clock=lambda: 0.0)
+    assert DayRollup.objects.exists()
+    np.testing.assert_array_equal(at(hot, early)["steady"], of_series(early // 600 * 600))
+
+    hot.append(training(start=day + DAY_S, n_ticks=30).blocks())
+    now = day + DAY_S + 20
+    np.testing.assert_array_equal(at(hot, now)["steady"], cores(hot, now, now).values[0])
+    # A window across both has all of its rows, wherever it ends.
+    assert len(cores(hot, day + DAY_S - 650, day + DAY_S + 650).t_s) == 4
+    assert at(hot, day - 3600) == {}
 
 
 def test_within_the_hot_tier_it_gives_seconds(hot: HotStore) -> None:
