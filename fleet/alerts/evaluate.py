@@ -94,7 +94,7 @@ COUNT_RULES = names_of(lambda rule: rule.subject == "node" and rule.reads == "co
 BLIND = ("monitoring_blind", "fleet")
 OF_MISSING_DATA = names_of(lambda rule: rule.reads == "silence" and rule.subject != "fleet")
 # Results of this process that stay valid from one second to the next, by watcher and run; and when
-# it was that watcher. A turn that it gets back later than that begins anew.
+# it was that watcher. A turn that it gets back later than that starts from nothing.
 WATCHES: dict[int, dict[str, Any]] = {}
 _LOOKED_S: dict[int, float] = {}
 KEPT_S = 120.0

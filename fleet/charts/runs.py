@@ -358,16 +358,18 @@ def has_loss(hot: Source, run: Run) -> bool:
     return bool(is_reported(hot.steps(run.name, since_s=0.0).loss).any())
 
 
-EVERY_S = 5
-MOST_SHARES = 300  # of a run, on the overview
+# Each share is the mean of the steps of so many seconds, or of those since the share before.
+SMOOTH_S = 5
+EVERY_S = 1
+MOST_SHARES = 900  # of a run, on the overview: the shortest window by the second
 # A step counts for this long after its end, or for three times its duration.
 HOLDS_S = 15.0
 HOLDS_STEPS = 3.0
 
 
 def spacing_s(length_s: float) -> int:
-    """Return the seconds between shares over such a window: five, or more for a long one."""
-    return EVERY_S * max(1, -(-int(length_s) // (EVERY_S * MOST_SHARES)))
+    """Return the seconds between shares over such a window: one, or more for a long one."""
+    return max(EVERY_S, -(-int(length_s) // MOST_SHARES))
 
 
 def grid(start_s: float, end_s: float, *, every_s: int = EVERY_S) -> FloatArray:
@@ -379,8 +381,8 @@ def grid(start_s: float, end_s: float, *, every_s: int = EVERY_S) -> FloatArray:
 def share_now(steps: StepBatch, t_s: FloatArray, *, every_s: int = EVERY_S) -> FloatArray:
     """Return a run's all-reduce share (n,) at ``t_s`` (n,), Unix seconds ``every_s`` apart.
 
-    The mean of the steps that ended in the ``every_s`` before, else that of the last step while
-    it is current, else NaN.
+    The mean of the steps that ended in the ``every_s`` before, or in the last five seconds, else
+    that of the last step while it is current, else NaN.
     """
     share = steps.allreduce_share_ratio if len(steps) else np.zeros(0)
     known = np.isfinite(share)
@@ -388,7 +390,7 @@ def share_now(steps: StepBatch, t_s: FloatArray, *, every_s: int = EVERY_S) -> F
         return np.full(len(t_s), np.nan)
     share, ended_s, step_s = share[known], steps.ended_at_s[known], steps.step_s[known]
     before = np.searchsorted(ended_s, t_s, side="right")
-    since = np.searchsorted(ended_s, t_s - every_s, side="right")
+    since = np.searchsorted(ended_s, t_s - max(every_s, SMOOTH_S), side="right")
     since = np.clip(since, 0, np.maximum(before - 1, 0))
     total = np.concatenate([[0.0], np.cumsum(share)])
     mean = (total[before] - total[since]) / np.maximum(before - since, 1)

@@ -81,10 +81,15 @@ class Window:
 
 
 def window_of(query: Mapping[str, str], *, now: datetime) -> Window:
-    """Read ``window``, or ``from`` and ``to``, as Unix seconds or ISO 8601.
+    """Read ``window``, or ``from`` and ``to``, or the end ``at``, as Unix seconds or ISO 8601.
 
     Raises FieldError where one of them cannot be read, or they make no window.
     """
+    if "at" in query and "from" not in query:
+        end = int(_moment(query, "at", ""))
+        if end > now.timestamp() + 1:
+            raise FieldError("at", "is in the future")
+        return Window(end - LENGTHS[DEFAULT], end)
     if "from" in query or "to" in query:
         start, end = int(_moment(query, "from")), int(_moment(query, "to"))
         if end <= start:
@@ -101,10 +106,12 @@ def window_of(query: Mapping[str, str], *, now: datetime) -> Window:
     return Window(end - LENGTHS[name], end, name)
 
 
-def _moment(query: Mapping[str, str], field: str) -> float:
+def _moment(
+    query: Mapping[str, str], field: str, missing: str = "; give both from and to"
+) -> float:
     text = query.get(field, "")
     if not text:
-        raise FieldError(field, "is missing; give both from and to")
+        raise FieldError(field, f"is missing{missing}")
     try:
         second = float(text)
     except ValueError:

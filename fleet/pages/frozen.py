@@ -97,7 +97,7 @@ def frozen_run_alerts(run: Run, window: Window) -> dict[str, Any]:
     end = _ends(window)[1]
     return {
         "frozen_at": end,
-        "alerts": _alerts_in_window(Alert.objects.of_run(run.name), window),
+        "alerts": alerts_in_window(Alert.objects.of_run(run.name), window),
         "n_resolved": run.alerts.filter(resolved_at__lte=end).count(),
     }
 
@@ -108,7 +108,7 @@ def frozen_node(node: Node, window: Window) -> dict[str, Any]:
     return {
         "frozen_at": end,
         "headline": render_line("nodes/_headline.html#window", node=node, start=start, end=end),
-        "alerts": _alerts_in_window(node.alerts.all(), window),
+        "alerts": alerts_in_window(node.alerts.all(), window),
     }
 
 
@@ -122,7 +122,7 @@ def alert_as_of(hot: HotStore, alert: Alert, events: Iterable[AlertEvent], at: d
     return copied
 
 
-def _alerts_in_window(alerts: AlertQuerySet, window: Window) -> list[AlertText]:
+def alerts_in_window(alerts: AlertQuerySet, window: Window) -> list[AlertText]:
     """Return the alerts that were open within a window, as of its end, the worst first."""
     hot, (start, end) = hot_store(), _ends(window)
     lasted = Q(resolved_at=None) | Q(resolved_at__gt=start)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
@@ -23,22 +24,24 @@ from fleet.charts.frozen import frozen_link
 from fleet.charts.heat import heat_groups
 from fleet.charts.markers import checkpoints, in_order, markers_of_fleet
 from fleet.charts.runs import grid, share_now, spacing_s
-from fleet.charts.windows import Window
+from fleet.charts.windows import Window, window_of
 from fleet.models import Alert, Node, Run, Token, Trial
 from fleet.models.annotation import moment_of
 from fleet.models.filters import label_q, labels_contain
 from fleet.pages.charts import answer_chart
 from fleet.pages.fields import submit
 from fleet.pages.forms import TokenForm
+from fleet.pages.frozen import alerts_in_window, run_in_window, window_context
 from fleet.pages.render import HtmxRequest, render_page
 from fleet.pages.runs import UNSEEN, rows_with_alerts, worst_runs
-from fleet.runs.node_columns import NodeColumns, fleet_now, node_columns
+from fleet.runs.node_columns import NodeColumns, fleet_now, node_columns, node_columns_at
 from fleet.runs.state import watching
-from fleet.runs.summaries import runs_now
+from fleet.runs.summaries import runs_now, standstills, with_standstill
 from telemetry.ingest.exporters import KEEP
 from telemetry.node_files import agent_file, reporter_wheel
 from telemetry.store.history import run_history
 from telemetry.store.hot import hot_store
+from telemetry.units import DAY_S, MINUTE_S
 
 PARTIALS = ("past", "stores", "strip", "heat-map", "runs", "alerts")
 RESOLVED_SHOWN = 3
@@ -49,14 +52,22 @@ MOST_PAST_RUNS = 40
 HEAT_BYTES_PER_S = 16_000
 # Of many runs and alerts the worst; the rest is a click away.
 MOST_RUNS, MOST_ALERTS, MOST_LINES = 25, 20, 12
+PAST = frozenset({"at", "from", "to"})
+WITHOUT_STEPS = "no_steps"
+# The step of the buttons of the time machine, and of the alerts of a day it draws so many.
+STEP_S, MOST_MARKS = 600, 500
 
 
 @gzip_page
 @require_safe
 def overview(request: HtmxRequest) -> HttpResponse:
-    context = overview_context()
-    if not context["groups"] and not context["runs"]:
+    now = timezone.now()
+    asked = window_context(request, now=now) if PAST & request.GET.keys() else {}
+    context = past_context(asked["window"]) if asked.get("frozen") else overview_context()
+    if not context["groups"] and not context["runs"] and not asked:
         return connect(request)
+    context |= {name: asked.get(name, "") for name in ("frozen", "window_error")}
+    context["time_machine"] = time_machine(asked.get("window") or window_of({}, now=now), now=now)
     return render_page(request, "pages/overview.html", context, partials={*PARTIALS, "heat-rows"})
 
 
@@ -90,6 +101,94 @@ def overview_context() -> dict[str, Any]:
         "resolved": [AlertText(alert, now) for alert in resolved[:RESOLVED_SHOWN]],
         "n_resolved": resolved.count(),
     }
+
+
+def past_context(window: Window) -> dict[str, Any]:
+    """Return what the overview shows of the end of a past window; of many runs some figures."""
+    hot, at = hot_store(), moment_of(window.end)
+    alerts = alerts_in_window(Alert.objects.all(), Window(window.end - 1, window.end))
+    firing = [text.alert for text in alerts if text.alert.is_open]
+    accused = {name for alert in firing for name in alert.runs}
+    went_on = Q(finished_at=None) | Q(finished_at__gt=at)
+    active = list(Run.objects.filter(went_on, started_at__lte=at).defer(*UNSEEN))
+    active.sort(key=lambda run: (run.name not in accused, -run.n_nodes, run.name))
+    standing = standstills(firing)
+    runs = []
+    for run in active[:MOST_RUNS]:
+        summary, n_steps = run_in_window(run, Window(window.end - MINUTE_S, window.end))
+        summary.run.phase = Run.Phase.TRAINING if n_steps else WITHOUT_STEPS
+        runs.append(with_standstill(summary, standing.get(run.name)))
+    nodes = node_columns_at(hot, at_s=window.end, runs={run.pk for run in active})
+    resolved = Alert.objects.filter(resolved_at__lte=at, resolved_at__gt=at - timedelta(days=1))
+    last = resolved.select_related("run", "node").order_by("-resolved_at")[:RESOLVED_SHOWN]
+    groups = heat_groups(nodes, firing, runs_of(nodes, active))
+    return {
+        "is_demo": settings.DEMO,
+        "fleet": fleet_now(hot, runs=runs, nodes=nodes, alerts=firing),
+        "at": at,
+        "at_query": f"?at={window.end}",
+        "as_of": at,
+        "window": window,
+        "runs": active,
+        "run_rows": rows_with_alerts(runs, firing, now=at),
+        "n_more_runs": len(active) - len(runs),
+        "charted": charted_runs(active),
+        "groups": groups,
+        "is_by_node": any(row.n_nodes > 1 for group in groups for row in group.rows),
+        "n_cores": int(nodes.roster.n_cores[nodes.is_shown].sum()),
+        "alerts": alerts[:MOST_ALERTS],
+        "n_more_alerts": max(0, len(alerts) - MOST_ALERTS),
+        "resolved": [AlertText(alert, at) for alert in last],
+        "n_resolved": resolved.count(),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class TimeMachine:
+    """A day to choose a minute from: where it begins and ends, the minute, alerts in percent."""
+
+    start: int
+    end: int
+    at: int
+    is_live: bool
+    alerts: Sequence[tuple[float, float, str]]
+
+    @property
+    def start_at(self) -> datetime:
+        return moment_of(self.start)
+
+    @property
+    def end_at(self) -> datetime:
+        return moment_of(self.end)
+
+    @property
+    def earlier(self) -> int:
+        return self.at - STEP_S
+
+    @property
+    def later(self) -> int | None:
+        """Return the next time; None where that is the present."""
+        return self.at + STEP_S if self.at + STEP_S < self.end else None
+
+
+def time_machine(window: Window, *, now: datetime) -> TimeMachine:
+    """Return the day around the end of a window, which ends at the latest now."""
+    latest = int(now.timestamp()) // MINUTE_S * MINUTE_S
+    at = latest if window.is_live else window.end
+    end = min(latest, at + DAY_S // 2) if at < latest - DAY_S else latest
+    start = end - DAY_S
+    seen = Alert.objects.filter(fired_at__lt=moment_of(end)).filter(
+        Q(resolved_at=None) | Q(resolved_at__gt=moment_of(start))
+    )
+    spans = []
+    times = seen.order_by("-severity", "pk").values_list("fired_at", "resolved_at", "severity")
+    for fired_at, resolved_at, severity in times[:MOST_MARKS]:
+        first = max(fired_at.timestamp(), start)
+        last = min(resolved_at.timestamp() if resolved_at else end, end)
+        if first > start or last < end:  # what lasted all day tells no time from another
+            left, width = 100 * (first - start) / DAY_S, 100 * (last - first) / DAY_S
+            spans.append((left, width, "warn" if severity == Alert.Severity.WARN else "bad"))
+    return TimeMachine(start, end, at, window.is_live, spans)
 
 
 def runs_of(nodes: NodeColumns, active: Sequence[Run]) -> dict[int, Run]:
@@ -144,7 +243,7 @@ def shares_figure(window: Window) -> Chart:
     for run in runs:
         # The live chart needs no more than the hot tier keeps.
         if window.is_live and window.length_s <= hot.keep_s:
-            steps = hot.steps(run.name, since_s=window.start)
+            steps = hot.recent_steps(run.name, since_s=window.start, averaged=True)
         else:
             start_s, end_s = window.start - every_s, window.end
             steps, _ = run_history(hot, run.name, start_s=start_s, end_s=end_s)
@@ -166,7 +265,10 @@ def overview_points(*, since_s: float) -> dict[str, Any]:
     if not len(t_s):
         return {}
     hot, runs = hot_store(), charted_runs(Run.objects.active().only("name", "n_nodes"))
-    values = [share_now(hot.steps(run.name, since_s=t_s[0] - SHARES_S / 5), t_s) for run in runs]
+    values = [
+        share_now(hot.recent_steps(run.name, since_s=since_s - SHARES_S / 5, averaged=True), t_s)
+        for run in runs
+    ]
     figure = Chart("ratio", [ChartLine("", line) for line in values], t_s).as_json()
     return {
         "shares": {

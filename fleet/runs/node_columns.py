@@ -5,7 +5,7 @@ objects (`fleet.runs.summaries.nodes_now`).
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
@@ -14,11 +14,13 @@ from django.db.models import Count, F, Max, Min, Q, Sum
 from numpy.typing import NDArray
 
 from fleet.models import Alert, Node, Run
+from fleet.models.annotation import moment_of
 from fleet.runs.state import is_starting, own_pause_s, reporting_nodes, watching_s
 from fleet.runs.summaries import JOB_STALE_S, STALE_AFTER_S, RunNow, usd_per_mtok
-from telemetry.blocks import FloatArray, IntArray
+from telemetry.blocks import METRICS, FloatArray, IntArray
+from telemetry.store.history import parts_at
 from telemetry.store.hot import HotStore
-from telemetry.store.packing import ABSENT_RATIO, RATIO_STEPS, Codes
+from telemetry.store.packing import ABSENT_RATIO, RATIO_STEPS, Codes, encode
 from telemetry.store.reading import names_in
 
 BoolArray = NDArray[np.bool_]
@@ -176,12 +178,7 @@ def node_columns(hot: HotStore, *, now_s: float, with_cores: bool = True) -> Nod
     codes: dict[int, tuple[IntArray, Codes]] = {}
     if with_cores:
         codes, tick = _codes(hot, roster)
-        for rows, of_cores in codes.values():
-            known = of_cores != ABSENT_RATIO
-            n_known = known.sum(axis=1)
-            total = np.where(known, of_cores, 0).sum(axis=1, dtype=int)
-            with np.errstate(invalid="ignore"):
-                utilization[rows] = total / n_known / RATIO_STEPS
+        _note_means(utilization, codes)
         utilization[~is_up] = np.nan
     return NodeColumns(
         roster,
@@ -194,6 +191,40 @@ def node_columns(hot: HotStore, *, now_s: float, with_cores: bool = True) -> Nod
         utilization,
         tick,
         codes,
+    )
+
+
+def node_columns_at(hot: HotStore, *, at_s: int, runs: Collection[int]) -> NodeColumns:
+    """Return how busy nodes were at a second in the past, by what is stored of it.
+
+    ``runs`` are the keys of those that went on then. A node is in the run that it is in now;
+    one that reports only by its job, or was not known yet, is left out.
+    """
+    roster = read_roster()
+    n_nodes = len(roster.names)
+    later = Node.objects.unretired().filter(first_seen_at__gt=moment_of(at_s)).order_by()
+    is_later = np.isin(roster.key, np.array(later.values_list("pk", flat=True), int))
+    pieces: dict[int, list[tuple[IntArray, Codes]]] = defaultdict(list)
+    for nodes, ratios in parts_at(hot, CORES, sorted(set(roster.shards)), at=at_s):
+        rows = np.array([roster.row_of.get(name, -1) for name in nodes], int)
+        pieces[ratios.shape[1]].append((rows, encode(ratios, METRICS[CORES].packing)))
+    codes, utilization = _by_width(pieces), np.full(n_nodes, np.nan)
+    _note_means(utilization, codes)
+    is_up = np.isfinite(utilization)
+    is_over = ~np.isin(roster.run, [*runs]) | roster.is_by_job | is_later
+    # Without samples nothing says whether it was silent: its alert does.
+    is_unknown = ~(is_up | is_over)
+    return NodeColumns(
+        roster,
+        np.where(is_up, float(at_s), np.nan),
+        is_up,
+        is_over,
+        is_unknown,
+        is_unknown,
+        is_in_pause=False,
+        utilization=utilization,
+        tick=at_s,
+        codes=codes,
     )
 
 
@@ -236,12 +267,28 @@ def _codes(hot: HotStore, roster: Roster) -> tuple[dict[int, tuple[IntArray, Cod
         tick = newest if tick is None else max(tick, newest)
         if codes is not None:
             pieces[codes.shape[1]].append((roster.rows(layout.nodes, layout.digest), codes))
-    by_width: dict[int, tuple[IntArray, Codes]] = {}
+    return _by_width(pieces), tick
+
+
+def _by_width(
+    pieces: Mapping[int, Sequence[tuple[IntArray, Codes]]],
+) -> dict[int, tuple[IntArray, Codes]]:
+    """Join the bytes of known nodes with the same number of cores."""
+    by_width = {}
     for width, some in pieces.items():
         rows, codes = (np.concatenate(each) for each in zip(*some, strict=True))
         is_known = rows >= 0
         by_width[width] = (rows, codes) if is_known.all() else (rows[is_known], codes[is_known])
-    return by_width, tick
+    return by_width
+
+
+def _note_means(utilization: FloatArray, codes: Mapping[int, tuple[IntArray, Codes]]) -> None:
+    """Write the mean of each node's cores; NaN where it has none that are known."""
+    for rows, of_cores in codes.values():
+        known = of_cores != ABSENT_RATIO
+        total = np.where(known, of_cores, 0).sum(axis=1, dtype=int)
+        with np.errstate(invalid="ignore"):
+            utilization[rows] = total / known.sum(axis=1) / RATIO_STEPS
 
 
 @dataclass(frozen=True, slots=True)

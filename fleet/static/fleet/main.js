@@ -6,6 +6,7 @@ import { startKeys } from "./keys.js";
 import { startLive } from "./live.js";
 import { startSearch } from "./search.js";
 import { startShell } from "./shell.js";
+import { startTimeMachine } from "./time-machine.js";
 import { startTimes } from "./time.js";
 
 startShell();
@@ -16,3 +17,4 @@ startHeat();
 startCharts();
 startLive();
 startLinks();
+startTimeMachine();

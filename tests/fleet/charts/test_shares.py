@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from fleet.charts.runs import EVERY_S, grid, share_now
+from fleet.charts.runs import SMOOTH_S, grid, share_now
 from telemetry.steps import StepBatch
 from tests.helpers import NOON_S, steps
 
 
-def test_the_clock_ticks_on_multiples_of_five_within_the_window() -> None:
-    t_s = grid(NOON_S - 31.0, NOON_S + 0.5)
+def test_the_clock_ticks_on_multiples_of_its_spacing_within_the_window() -> None:
+    t_s = grid(NOON_S - 31.0, NOON_S + 0.5, every_s=5)
 
     np.testing.assert_array_equal(t_s, NOON_S + np.arange(-30, 1, 5))
 
@@ -25,10 +25,10 @@ def test_quick_steps_are_averaged_over_the_five_seconds_before() -> None:
         np.r_[slow.tokens, quick.tokens],
     )
 
-    share = share_now(both, np.array([NOON_S + EVERY_S]))
+    share = share_now(both, np.array([NOON_S + SMOOTH_S]))
 
     ended = both.ended_at_s
-    expected = both.allreduce_share_ratio[(ended > NOON_S) & (ended <= NOON_S + EVERY_S)].mean()
+    expected = both.allreduce_share_ratio[(ended > NOON_S) & (ended <= NOON_S + SMOOTH_S)].mean()
     np.testing.assert_allclose(share, expected)
 
 

@@ -175,3 +175,64 @@ def test_the_price_is_that_of_its_end(page: Page, alive: Run) -> None:
 
 def test_nothing_on_it_moves(client: Client, alive: Run, minute: str) -> None:
     assert "data-live=" not in client.get(f"/runs/llama/?{minute}").text
+
+
+def ago(seconds: int) -> str:
+    return f"?at={int(time.time()) - seconds}"
+
+
+def test_the_fleet_at_a_time_shows_what_was_open_then(
+    page: Page, fired: Callable[..., Alert], limping: Node
+) -> None:
+    over = fired(ago=timedelta(hours=2))
+    over.resolved_at = over.fired_at + timedelta(minutes=5)
+    over.save()
+    lasting = fired(ago=timedelta(minutes=1), rule="node_silent", subject="node:limping")
+    then = int(over.fired_at.timestamp()) + 60
+
+    text = page(f"/?at={then}")
+    assert f'href="/alerts/{over.pk}/?at={then}"' in text
+    assert f'id="alert-{lasting.pk}"' not in text
+    assert f'href="/runs/llama/?at={then}"' in text
+    assert "1 unacknowledged" in text
+    assert "No samples of this time are stored." in text
+    assert 'data-live="' not in text
+    assert f"to={then}" in text.partition('id="shares"')[2].partition(">")[0]
+
+    text = page(f"/{ago(0)}")
+    assert f'id="alert-{lasting.pk}"' in text
+    assert f'id="alert-{over.pk}"' in text  # resolved within the day before
+    assert "2 <small>of 2</small>" in text
+    assert 'data-cores="' in text
+    assert "30.0 %" in text
+    assert ">training<" in text.replace("</span> ", "</span>").replace("> training", ">training")
+
+
+def test_the_fleet_before_it_was_known_is_empty(page: Page, alive: Run) -> None:
+    text = page(f"/{ago(10 * 86_400)}")
+
+    assert "No run was active." in text
+    assert "No alert was open." in text
+
+
+@pytest.mark.parametrize(
+    ("query", "refused"),
+    [("at=99999999999", "at: is in the future"), ("at=noon", "at: must be Unix seconds")],
+)
+def test_a_time_that_is_none_is_refused_and_the_present_shown(
+    page: Page, alive: Run, query: str, refused: str
+) -> None:
+    text = page(f"/?{query}")
+
+    assert refused in text
+    assert 'data-live="overview"' in text
+
+
+@pytest.mark.parametrize("path", ["/runs/llama/", "/nodes/limping/"])
+def test_a_page_at_a_time_shows_the_minutes_before_it(page: Page, alive: Run, path: str) -> None:
+    at = int(time.time()) - 600
+
+    text = page(f"{path}?at={at}")
+    assert f"from={at - 900}&amp;to={at}" in text
+    assert f'href="/?at={at}"' in text
+    assert 'id="clock-word">frozen<' in text

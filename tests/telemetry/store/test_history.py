@@ -41,7 +41,7 @@ def test_all_nodes_at_a_second_are_those_of_their_series_in_each_tier(hot: HotSt
 
     def of_series(second: int) -> np.ndarray:
         series = cores(hot, second - 600, second + 600)
-        return series.values[np.searchsorted(series.t_s, second, "right") - 1]
+        return np.asarray(series.values[np.searchsorted(series.t_s, second, "right") - 1])
 
     assert set(at(hot, early)) == set(span.nodes)
     np.testing.assert_array_equal(at(hot, early)["steady"], of_series(early))
