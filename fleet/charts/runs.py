@@ -20,6 +20,7 @@ from telemetry.blocks import FloatArray, mean
 from telemetry.steps import StepBatch, is_reported
 from telemetry.store.durable import LOSS, decode_steps
 from telemetry.store.history import run_history, worker_minutes
+from telemetry.store.hot import HotStore
 from telemetry.store.models import RunChunk
 from telemetry.store.reading import LongTerm, Source
 from telemetry.units import HOUR_S, TOKENS_PER_MTOK
@@ -299,8 +300,8 @@ def expected_cost_marks(source: Source, run: Run, *, now_s: float) -> Sequence[M
     ]
 
 
-def run_points(hot: Source, run: Run, *, since_s: float) -> dict[str, Any]:
-    steps = hot.steps(run.name, since_s=since_s - ROLLING_S)
+def run_points(hot: HotStore, run: Run, *, since_s: float) -> dict[str, Any]:
+    steps = hot.recent_steps(run.name, since_s=since_s - ROLLING_S, averaged=True)
     fed = [chart for chart in RUN_CHARTS.values() if chart.is_appended]
     if steps.reported_loss is None:
         fed.remove(RUN_CHARTS["loss"])
