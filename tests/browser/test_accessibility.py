@@ -1,5 +1,6 @@
 """Every page, narrow and wide, light and dark: axe finds no violation, and nothing overflows."""
 
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,6 +17,7 @@ pytestmark = pytest.mark.browser
 AXE = Path(settings.ROOT) / "node_modules/axe-core/axe.min.js"
 PAGES = (
     "/",
+    "/?at={at}",
     "/nodes/",
     "/nodes/steady/",
     "/nodes/steady/devices/3/",
@@ -96,12 +98,12 @@ def barriers(page: Page) -> list[object]:
 
 def test_no_page_has_a_barrier_and_each_fits_a_phone(page: Page, fleet: str) -> None:
     alert, found = Alert.objects.get().pk, {}
-    steady = Node.objects.get(name="steady")
+    steady, at = Node.objects.get(name="steady"), int(time.time()) - 10
     sample = taken(steady, now=datetime.now(UTC)).pk
     requested(steady, now=datetime.now(UTC))
     Alert.objects.update(victims=[f"pretrain-{i:02d}" for i in range(12)])
     for path in PAGES:
-        open_on_phone(page, fleet + path.format(alert=alert, sample=sample))
+        open_on_phone(page, fleet + path.format(alert=alert, sample=sample, at=at))
         too_wide = page.evaluate("document.documentElement.scrollWidth") - 360
         too_small = page.evaluate(SMALL) if path in PRESSED else []
         found[path] = (too_wide, too_small, barriers(page))

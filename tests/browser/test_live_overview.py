@@ -64,6 +64,30 @@ def test_what_the_viewer_opened_and_chose_stays_while_the_page_changes(
     expect(page.locator("#heat-rows td").first).to_be_visible()
 
 
+def test_the_slider_shows_the_fleet_at_earlier_minutes_and_keeps_its_focus(
+    page: Page, fleet: str
+) -> None:
+    page.goto(fleet)
+    page.locator("#time-at").focus()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_url("**/?at=*")
+    first = page.url
+    expect(page.locator(STATE)).to_have_attribute("data-state", "off")
+    expect(page.locator("#time-at")).to_be_focused()
+    expect(page.locator("#shares")).to_have_attribute("data-state", re.compile("drawn|empty"))
+
+    page.keyboard.press("ArrowLeft")
+    expect(page).not_to_have_url(first)
+    expect(page.locator("#time-at")).to_be_focused()
+    shown = re.search(r"at=(\d+)", page.url)
+    assert shown is not None
+    at = datetime.fromtimestamp(int(shown[1]), UTC)
+    expect(page.locator("#when")).to_contain_text(f"{at:%H:%M}")
+    page.get_by_role("link", name="Live").click()
+    expect(page.locator(STATE)).to_have_attribute("data-state", "live", timeout=WITHIN_MS)
+
+
 def test_a_core_is_named_by_pointer_and_by_arrow_keys(page: Page, fleet: str) -> None:
     page.goto(fleet)
     expect(page.locator(STATE)).to_have_attribute("data-state", "live", timeout=WITHIN_MS)
