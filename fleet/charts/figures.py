@@ -7,6 +7,7 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fleet.charts.windows import Window
 from fleet.formatting import moment, percent, rate, si, size, usd, written
@@ -169,7 +170,11 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """A heat map over time: ``values`` (n_rows, n), NaN for a gap."""
+    """A heat map over time: ``values`` (n_rows, n), NaN for a gap.
+
+    Where rows are compared with their peers, ``strengths`` (n_rows, n), from -1 to 1, are the
+    colours, and ``peers`` (n,) the medians.
+    """
 
     t_s: FloatArray
     rows: Sequence[str]
@@ -178,7 +183,9 @@ class Heat:
     every_s: float = 1
     window: tuple[float, float] | None = None
     stretches: Sequence[SeriesSource] = ()
-    places: Sequence[Place] = ()  # of the rows
+    places: Sequence[Place | None] = ()  # of the rows
+    strengths: FloatArray | None = None
+    peers: FloatArray | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return the data for the page's script; a gap is null."""
@@ -187,20 +194,44 @@ class Heat:
             "window": self.window,
             "rows": list(self.rows),
             "places": list(self.places),
-            "values": np.round(self.values.astype(float), 2).tolist(),
             "unit": self.unit,
             "every_s": self.every_s,
+            **self._columns(slice(None)),
         } | reach_of(self.stretches)
 
     def until(self, second: float) -> "Heat":
         """Keep the columns that are complete at ``second``."""
-        whole = self.t_s + (self.every_s - 1) / 2 <= second
-        return replace(self, t_s=self.t_s[whole], values=self.values[:, whole])
+        return self._kept(self.t_s + (self.every_s - 1) / 2 <= second)
 
     def since(self, second: float) -> dict[str, Any]:
+        """Return the new columns: rows of values, of strengths if it has them, and of peers."""
         new = self.t_s > second
-        values = np.round(self.values[:, new].astype(float), 2)
-        return {"t": seconds(self.t_s[new]), "values": [_with_nulls(row) for row in values]}
+        columns = self._columns(new)
+        rows = [*columns["values"], *columns.get("strengths", ())]
+        rows += [columns["peers"]] if "peers" in columns else []
+        return {"t": seconds(self.t_s[new]), "values": rows}
+
+    def _kept(self, columns: NDArray[np.bool_]) -> "Heat":
+        strengths, peers = self.strengths, self.peers
+        return replace(
+            self,
+            t_s=self.t_s[columns],
+            values=self.values[:, columns],
+            strengths=None if strengths is None else strengths[:, columns],
+            peers=None if peers is None else peers[columns],
+        )
+
+    def _columns(self, columns: NDArray[np.bool_] | slice) -> dict[str, Any]:
+        shown = self.values[:, columns].astype(float)
+        values = np.round(shown, 2) if self.unit == "ratio" else rounded(shown)
+        if self.strengths is None or self.peers is None:
+            return {"values": [_with_nulls(row) for row in values]}
+        strengths = np.round(self.strengths[:, columns].astype(float), 2) + 0.0
+        return {
+            "values": [_with_nulls(row) for row in values],
+            "strengths": [_with_nulls(row) for row in strengths],
+            "peers": _with_nulls(rounded(self.peers[columns])),
+        }
 
 
 def seconds(t_s: FloatArray | IntArray) -> list[float]:
@@ -247,21 +278,32 @@ def _padded(values: FloatArray, n_rows: int) -> FloatArray:
 
 
 def heat_of(series: Series, part: str, *, every_s: int) -> Heat:
-    """Return one row of values per part, oldest first, for a heat map over time.
+    """Return one row of values per part, oldest first, for a heat map over time."""
+    t_s, values = columns_of(series, series.values, every_s=every_s)
+    labels = [f"{part} {i}" for i in range(values.shape[1])]
+    return Heat(t_s, labels, values.T, every_s=every_s, stretches=series.stretches)
 
-    A column averages ``every_s`` from the full hour, so that it does not change while the window
-    moves. ``t_s`` is the middle of a column.
+
+def columns_of(
+    series: Series,
+    values: FloatArray,
+    *,
+    every_s: int,
+    how: Callable[[FloatArray, int], FloatArray] = mean,
+) -> tuple[FloatArray, FloatArray]:
+    """Average (n, ...) values at the times of a series to columns of ``every_s``.
+
+    Columns are counted from the full hour, so that they do not change while the window moves.
+    Their times are their middles.
     """
     first = int(series.t_s[0]) // every_s * every_s if len(series.t_s) else 0
     n_each = every_s // series.every_s
     lead = (int(series.t_s[0]) - first) // series.every_s if len(series.t_s) else 0
     n_columns = -(-(lead + len(series.t_s)) // n_each)
-    ahead = np.full((lead, *series.values.shape[1:]), np.nan)
-    laid = _padded(np.concatenate([ahead, series.values]), n_columns * n_each)
-    values = mean(laid.reshape(n_columns, n_each, *series.values.shape[1:]), 1)
+    ahead = np.full((lead, *values.shape[1:]), np.nan)
+    laid = _padded(np.concatenate([ahead, values]), n_columns * n_each)
     t_s = first + every_s * np.arange(n_columns) + (every_s - series.every_s) / 2
-    labels = [f"{part} {i}" for i in range(values.shape[1])]
-    return Heat(t_s, labels, values.T, every_s=every_s, stretches=series.stretches)
+    return t_s, how(laid.reshape(n_columns, n_each, *values.shape[1:]), 1)
 
 
 def column_s(length_s: float, *, every_s: int) -> int:

@@ -1,4 +1,4 @@
-"""The fleet's heat map: every core of every node, by run, and the alert that accuses a node."""
+"""The fleet's heat map: every part of every node, by run, and how far it is from its peers."""
 
 import base64
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,10 +9,12 @@ from django.urls import reverse
 from django.utils.http import urlencode
 
 from fleet.alerts.causes import cause_text
+from fleet.charts.deviations import SIGNALS, Outlier, Signal
+from fleet.charts.readings import Compared, Readings, compare
 from fleet.models import Alert, Run
 from fleet.models.node import address
 from fleet.runs.node_columns import NodeColumns
-from telemetry.blocks import FloatArray, IntArray
+from telemetry.blocks import FloatArray, IntArray, mean
 from telemetry.store.packing import ABSENT_RATIO, RATIO_STEPS, encode
 
 # Of a larger fleet one row is many nodes, and a pixel is a node: a page of many thousand rows
@@ -22,15 +24,19 @@ NODES_PER_PAGE = 100
 NODES_PER_ROW = 2 * NODES_PER_PAGE
 # Of more runs those that fit into a row share one.
 MOST_GROUPS = 100
+# The byte of a strength: below 127 a cell is below its peers, above that above; 255 is unknown.
+LIKE_PEERS = 127
 
 
 @dataclass(frozen=True, slots=True)
 class HeatRow:
-    """One row of the heat map: a node with its packed cores, and the alert about it; or nodes.
+    """One row of the heat map: a node with a cell for each part, and the alert about it; or nodes.
+
+    ``values`` and ``strengths`` are a byte for each cell.
 
     ``stem`` is the beginning of its name that is its run's, which stands above the row; ``state``
-    is empty where it is up. ``n_each`` is the number of cores per device, 0 where the node has no
-    devices. A row of ``n_nodes`` has a pixel for each; the first one is at ``place`` in its run.
+    is empty where it is up. ``n_each`` is the number of cells per device, 0 where cells are of no
+    device. A row of ``n_nodes`` has a pixel for each; the first one is at ``place`` in its run.
     Where several runs share a row, ``runs`` are their names and first pixels.
     """
 
@@ -38,7 +44,8 @@ class HeatRow:
     stem: str
     tail: str
     address: str
-    cores: str
+    values: bytes
+    strengths: bytes
     n_cores: int
     state: str = ""
     mean: float | None = None
@@ -49,6 +56,17 @@ class HeatRow:
     n_nodes: int = 1
     place: int = 0
     runs: str = ""
+
+    @property
+    def cells(self) -> str:
+        """Return the bytes of values, then those of strengths, for the page's script."""
+        return base64.b64encode(self.values + self.strengths).decode()
+
+    @property
+    def filled(self) -> int:
+        """Return the mean of its values as a share of the highest of its group, in percent."""
+        known = [byte for byte in self.values if byte != ABSENT_RATIO]
+        return round(100 * sum(known) / len(known) / RATIO_STEPS) if known else 0
 
     @property
     def what(self) -> str:
@@ -64,7 +82,8 @@ class HeatRow:
 class HeatGroup:
     """The rows of a run, of several small ones, or of the nodes without a run.
 
-    ``is_alike``: whether all its nodes have ``instance_type`` and ``n_cores``.
+    ``is_alike``: whether all its nodes have ``instance_type`` and ``n_cores``. Values are bytes of
+    ``most``, in the unit of the ``signal``; the ``outlier`` stands out.
     """
 
     run: Run | None
@@ -73,7 +92,20 @@ class HeatGroup:
     is_alike: bool
     instance_type: str
     n_cores: int
+    signal: Signal
+    most: float
+    outlier: Outlier | None
     n_runs: int = 1
+
+    @property
+    def finding(self) -> str:
+        """Say what stands out, and how far."""
+        if self.outlier is None:
+            return ""
+        node = self.outlier.node.removeprefix(f"{self.run.name}-" if self.run else "")
+        number = self.outlier.number
+        part = "" if number is None else f"{self.signal.part} {number} of "
+        return f"{part}{node}: {self.signal.title} {self.outlier.figures}"
 
     @property
     def name(self) -> str:
@@ -86,21 +118,25 @@ def heat_groups(
     columns: NodeColumns,
     alerts: Sequence[Alert],
     runs: Mapping[int, Run],
+    readings: Readings,
     *,
+    signal: str = "",
+    only: int | None = None,
     most_rows: int = MOST_ROWS,
     most_groups: int = MOST_GROUPS,
 ) -> list[HeatGroup]:
-    """Arrange the nodes by run and rank; nodes without a run, of any type, come last.
+    """Arrange the nodes by run, the furthest from its peers first; those without a run come last.
 
-    ``runs`` are those of the nodes, by key.
+    ``runs`` are those of the nodes, by key; ``only`` one of them is shown. Without a ``signal``
+    each run shows the one in which a node stands out most.
     """
-    roster, shown = columns.roster, np.flatnonzero(columns.is_shown)
+    roster, is_shown = columns.roster, columns.is_shown
+    shown = np.flatnonzero(is_shown if only is None else is_shown & (columns.roster.run == only))
     if not shown.size:
         return []
     by_run = np.split(shown, np.flatnonzero(np.diff(roster.run[shown])) + 1)
     accusing = {alert.node_id: alert for alert in reversed(alerts) if alert.node_id}
     is_accused = np.isin(roster.key, np.array([*accusing], int))
-    stands_out = is_accused | columns.is_silent
     is_large = len(shown) > most_rows
     small = [
         members
@@ -111,29 +147,40 @@ def heat_groups(
         and len(members) <= NODES_PER_ROW
     ]
     apart = {int(members[0]) for members in small}
-    # The nodes of each group, and those of them with a row of their own.
-    groups: list[tuple[IntArray, IntArray]] = []
-    if small:
-        members = np.concatenate(small)
-        groups.append((members, members[stands_out[members]][: SMALL_GROUP * OWN_ROWS]))
-    for members in by_run:
-        if int(members[0]) in apart:
-            continue
-        is_whole = not is_large or len(members) <= SMALL_GROUP
-        groups.append((members, members if is_whole else members[stands_out[members]][:OWN_ROWS]))
-    cores = columns.cores(np.concatenate([own for _, own in groups]))
+    # A few moments are no whole steps.
+    asked = tuple(each for each in SIGNALS.values() if not each.follows_step)
+    asked = (SIGNALS[signal],) if signal in SIGNALS else asked
 
-    def group_of(members: IntArray, own: IntArray) -> HeatGroup:
-        n_runs = len(small) if small and members.size and int(members[0]) in apart else 1
+    def group_of(some: Sequence[IntArray]) -> HeatGroup:
+        """Return the group of a run, or of several small ones, compared in one signal."""
+        members = np.concatenate(some)
+        first, n_runs = members[0], len(some)
+        each = [
+            compare(
+                columns,
+                readings,
+                of_run,
+                runs.get(int(roster.run[of_run[0]])),
+                signals=asked if n_runs == 1 else asked[-1:],
+            )
+            for of_run in some
+        ]
+        found = each[0] if n_runs == 1 else joined(each)
+        far = np.abs(np.nan_to_num(found.furthest))
+        stands_out = is_accused[members] | columns.is_silent[members] | found.deviates
+        is_whole = not is_large or (n_runs == 1 and len(members) <= SMALL_GROUP)
+        own = np.arange(len(members)) if is_whole else np.flatnonzero(stands_out)
+        # Those that are alike keep their order: a row moves only where that says something.
+        own = own[np.argsort(-np.round(far[own], 1), kind="stable")]
+        own = own if is_whole else own[: OWN_ROWS if n_runs == 1 else SMALL_GROUP * OWN_ROWS]
         rows = [
-            node_row(columns, int(row), cores.get(int(row)), accusing.get(int(roster.key[row])))
-            for row in own
+            node_row(columns, int(members[i]), found, i, accusing.get(int(roster.key[members[i]])))
+            for i in own.tolist()
         ]
         if n_runs > 1:
-            rows += rows_of_runs(columns, small)
+            rows += rows_of_runs(columns, small, found)
         elif len(own) < len(members):
-            rows += rows_of_nodes(columns, members)
-        first = members[0]
+            rows += rows_of_nodes(columns, members, found)
         is_alike = (roster.types[members] == roster.types[first]).all()
         return HeatGroup(
             runs.get(int(roster.run[first])) if n_runs == 1 else None,
@@ -142,34 +189,74 @@ def heat_groups(
             bool(is_alike and (roster.n_cores[members] == roster.n_cores[first]).all()),
             roster.types[first],
             int(roster.n_cores[first]),
+            found.signal,
+            found.most,
+            found.outlier,
             n_runs,
         )
 
-    return [group_of(members, own) for members, own in groups]
+    groups = [group_of(small)] if small else []
+    return groups + [group_of([each]) for each in by_run if int(each[0]) not in apart]
 
 
-def node_row(columns: NodeColumns, row: int, cores: bytes | None, alert: Alert | None) -> HeatRow:
-    """Return the row of one node, with a pixel for each core; unknown ones without readings."""
+def joined(each: Sequence[Compared]) -> Compared:
+    """Join the comparisons of several runs in one signal, by nodes."""
+    n_parts = max(found.strength.shape[1] for found in each)
+
+    def wide(values: FloatArray) -> FloatArray:
+        missing = ((0, 0), (0, n_parts - values.shape[1]))
+        return np.pad(values, missing, constant_values=np.nan)
+
+    return Compared(
+        each[0].signal,
+        np.concatenate([wide(found.values) for found in each]),
+        np.concatenate([wide(found.strength) for found in each]),
+        None,
+    )
+
+
+def _cells(values: FloatArray, strength: FloatArray, most: float) -> tuple[bytes, bytes]:
+    """Return a byte for each cell: of its value, and of its strength."""
+    coded = np.where(np.isfinite(strength), np.rint(LIKE_PEERS * (1 + strength)), ABSENT_RATIO)
+    return encode(values / most, "ratio").tobytes(), coded.astype("u1").tobytes()
+
+
+def node_row(
+    columns: NodeColumns, row: int, found: Compared, at: int, alert: Alert | None
+) -> HeatRow:
+    """Return the row of one node, with a cell for each part; unknown ones without readings."""
     roster = columns.roster
     name, stem = roster.names[row], _stem_of(columns, row)
     n_cores, n_devices = int(roster.n_cores[row]), int(roster.n_devices[row])
-    packed = cores or bytes([ABSENT_RATIO]) * n_cores
-    codes = np.frombuffer(packed, "u1")
+    values, strength = found.values[at], found.strength[at]
+    is_of_cores = found.signal.part == "core"
+    # Of types with fewer parts the rest is padding; a node without readings has all its cores.
+    n = n_cores if is_of_cores else max(1, _last_known(strength) + 1)
+    values, strength = (
+        np.pad(each[:n], (0, max(0, n - len(each))), constant_values=np.nan)
+        for each in (values, strength)
+    )
+    per_device = {"core": n_cores // n_devices if n_devices else 0, "device": 1}
     return HeatRow(
         name,
         stem,
         name.removeprefix(stem),
         address("node-detail", name),
-        base64.b64encode(packed).decode(),
-        n_cores,
+        *_cells(values, strength, found.most),
+        n,
         columns.state(row),
-        *_figures(codes[codes != ABSENT_RATIO] / RATIO_STEPS),
-        n_each=max(1, n_cores // n_devices) if n_devices else 0,
+        *_figures(values[np.isfinite(values)]),
+        n_each=per_device.get(found.signal.part, 0),
         alert=alert,
     )
 
 
-def rows_of_nodes(columns: NodeColumns, members: IntArray) -> Iterator[HeatRow]:
+def _last_known(values: FloatArray) -> int:
+    known = np.flatnonzero(np.isfinite(values))
+    return int(known[-1]) if known.size else 0
+
+
+def rows_of_nodes(columns: NodeColumns, members: IntArray, found: Compared) -> Iterator[HeatRow]:
     """Yield the rows of a large run, with a pixel for each node."""
     roster = columns.roster
     run = roster.run_names.get(int(roster.run[members[0]]), "none")
@@ -179,10 +266,14 @@ def rows_of_nodes(columns: NodeColumns, members: IntArray) -> Iterator[HeatRow]:
         stem = _stem_of(columns, first)
         start = roster.names[first].removeprefix(stem)
         label = f"{start} … {roster.names[last].removeprefix(_stem_of(columns, last))}"
-        yield _row_of_nodes(columns, some, run=run, stem=stem, label=label, place=place)
+        at = slice(place, place + NODES_PER_ROW)
+        cells = mean(found.values[at], 1), found.furthest[at], found.most
+        yield _row_of_nodes(columns, some, cells, run=run, stem=stem, label=label, place=place)
 
 
-def rows_of_runs(columns: NodeColumns, runs: Sequence[IntArray]) -> Iterator[HeatRow]:
+def rows_of_runs(
+    columns: NodeColumns, runs: Sequence[IntArray], found: Compared
+) -> Iterator[HeatRow]:
     """Yield rows that small runs share, with a pixel for each node; no run is in two."""
     roster = columns.roster
     rows: list[list[IntArray]] = []
@@ -193,12 +284,15 @@ def rows_of_runs(columns: NodeColumns, runs: Sequence[IntArray]) -> Iterator[Hea
             n_nodes = 0
         rows[-1].append(members)
         n_nodes += len(members)
+    begin = 0
     for row in rows:
+        at = slice(begin, begin := begin + sum(map(len, row)))
         names = [roster.run_names[int(roster.run[members[0]])] for members in row]
         starts = np.cumsum([0, *map(len, row[:-1])]).tolist()
         yield _row_of_nodes(
             columns,
             np.concatenate(row),
+            (mean(found.values[at], 1), found.furthest[at], found.most),
             run=names[0],
             label=names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}",
             runs=",".join(f"{name} {start}" for name, start in zip(names, starts, strict=True)),
@@ -208,6 +302,7 @@ def rows_of_runs(columns: NodeColumns, runs: Sequence[IntArray]) -> Iterator[Hea
 def _row_of_nodes(
     columns: NodeColumns,
     members: IntArray,
+    cells: tuple[FloatArray, FloatArray, float],
     *,
     run: str,
     label: str,
@@ -215,14 +310,14 @@ def _row_of_nodes(
     place: int = 0,
     runs: str = "",
 ) -> HeatRow:
-    means, first = columns.utilization[members], columns.roster.names[int(members[0])]
+    means, first = cells[0], columns.roster.names[int(members[0])]
     query = urlencode({"run": run, "page": str(place // NODES_PER_PAGE + 1)})
     return HeatRow(
         f"{first}..{len(members)}",
         stem,
         label,
         f"{reverse('node-list')}?{query}",
-        base64.b64encode(encode(means, "ratio").tobytes()).decode(),
+        *_cells(*cells),
         len(members),
         "" if columns.is_up[members].any() else columns.state(int(members[0])),
         *_figures(means[np.isfinite(means)]),

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fleet.charts.figures import Chart, ChartLine, Heat, Place, column_s, heat_of, thinned
-from fleet.charts.windows import DEFAULT, LENGTHS, Window
+from fleet.charts.figures import Chart, ChartLine, thinned
+from fleet.charts.windows import Window
 from fleet.formatting import flops, unit_of
 from fleet.models import Node
 from telemetry import catalog
@@ -148,7 +148,6 @@ class NodeChart:
     metric: str
     part: str
     unit: str
-    kind: str = "lines"
     scale: str = "linear"
     help: str = ""
     mean_s: int = 1
@@ -167,13 +166,9 @@ class NodeChart:
         about = f"per core, share of the dense BF16 peak ({flops(peak)})"
         return replace(self, unit="ratio", factor=1 / peak, help=about)
 
-    @property
-    def is_whole(self) -> bool:
-        return self.kind == "heat"
-
     def has_spread(self, node: Node) -> bool:
         """Whether there are too many parts for one line each."""
-        return self.kind == "lines" and self.part == "core" and node.n_cores > MANY_PARTS
+        return self.part == "core" and node.n_cores > MANY_PARTS
 
 
 PARTS = {"node": "host", "core": "core", "device": "device", "efa": "EFA"}
@@ -186,9 +181,6 @@ def _chart(name: str, title: str, metric: str, **more: Any) -> NodeChart:
 
 
 _ALL = (
-    _chart(
-        "core-heat", "Every core", "core_utilization_ratio", kind="heat", help="one row per core"
-    ),
     _chart(
         "cores",
         "Core utilization",
@@ -267,9 +259,7 @@ _ALL = (
 )
 NODE_CHARTS: Mapping[str, NodeChart] = {chart.name: chart for chart in _ALL}
 OF_NCCL = frozenset({"collective-bandwidth", "collective-time"})
-BY_METRIC: Mapping[str, NodeChart] = {
-    chart.metric: chart for chart in _ALL if chart.kind == "lines"
-}
+BY_METRIC: Mapping[str, NodeChart] = {chart.metric: chart for chart in _ALL}
 
 
 def chart_of_metric(metric: str) -> NodeChart:
@@ -322,7 +312,7 @@ def node_figure(
     *,
     marked: Sequence[int] = (),
     long_term: LongTerm | None = None,
-) -> Chart | Heat:
+) -> Chart:
     """Return one chart of a node; ``marked`` parts are highlighted."""
     # Data that has not arrived yet is no gap: a live window ends at its shard's newest tick.
     newest = hot.newest().get(node.shard, window.end) if window.is_live else window.end
@@ -339,30 +329,12 @@ def node_figure(
             long_term=long_term,
         )
 
-    whole = (window.start, window.end)
-    if chart.kind == "heat":
-        series = fetch(chart.metric)
-        every_s = column_s(window.end - window.start, every_s=series.every_s)
-        heat = heat_of(series, chart.part, every_s=every_s)
-        # The stream appends the current column once it is complete.
-        is_appended = window.is_live and series.every_s == 1
-        heat = heat.until(end) if is_appended else heat
-        return replace(heat, window=whole, places=device_places(node))
     figure = _figure(fetch, chart, marked=marked)
-    return replace(figure, note=note_of(chart, node), window=whole)
-
-
-def device_places(node: Node) -> list[Place]:
-    """Return the page of the device of each core."""
-    pages = [
-        Place(f"device {i} of {node.name}", f"{node.get_absolute_url()}devices/{i}/")
-        for i in node.device_numbers
-    ]
-    return [page for page in pages for _ in range(node.cores_per_device)]
+    return replace(figure, note=note_of(chart, node), window=(window.start, window.end))
 
 
 def node_points(hot: Source, node: Node, *, since_s: float, now_s: float) -> dict[str, Any]:
-    """Return the points to append; heat maps grow by complete columns."""
+    """Return the points to append."""
     start, end = int(since_s) - N_RECENT, min(int(now_s), hot.newest().get(node.shard, 0))
     if end <= since_s:
         return {}
@@ -381,11 +353,6 @@ def node_points(hot: Source, node: Node, *, since_s: float, now_s: float) -> dic
 def _new_points(
     fetch: Callable[[str], Series], chart: NodeChart, node: Node, since_s: float
 ) -> dict[str, Any]:
-    if chart.kind == "heat":
-        series = fetch(chart.metric)
-        heat = heat_of(series, chart.part, every_s=column_s(LENGTHS[DEFAULT], every_s=1))
-        # A column is complete some seconds after its middle; clients skip known columns.
-        return heat.until(series.t_s[-1]).since(since_s - heat.every_s)
     figure = _figure(fetch, chart)
     labels = [line.label for line in figure.lines] if chart.has_spread(node) else None
     return figure.since(since_s) | ({"labels": labels} if labels else {})

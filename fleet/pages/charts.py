@@ -21,6 +21,7 @@ from fleet.charts.image import alert_image as image_of
 from fleet.charts.image import is_image_key
 from fleet.charts.imported_logs import LOG_CHARTS, log_figure
 from fleet.charts.markers import marked
+from fleet.charts.node_maps import MAPS, WORKER_MAPS, node_map, worker_map
 from fleet.charts.nodes import NODE_CHARTS, charts_of, node_figure
 from fleet.charts.runs import RUN_CHARTS, LossView, expected_cost_marks, run_figure, viewed_loss
 from fleet.charts.windows import Window, window_of
@@ -62,10 +63,18 @@ PAST_S = 300
 @require_safe
 def node_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
     """Return one chart of a node; the parts of the ``device`` in the address stand out."""
-    node = get_object_or_404(Node, name=name)
+    node = get_object_or_404(Node.objects.select_related("run"), name=name)
+    if (signal := MAPS.get(chart)) is not None:
+        return answer_chart(
+            request,
+            lambda window: node_map(
+                hot_store(), node, signal, window, long_term=long_term_history()
+            ),
+        )
     drawn = next((each for each in charts_of(node) if each.name == chart), None)
     if drawn is None:
-        raise Http404(f"{name} has no chart {chart}; it has {', '.join(NODE_CHARTS)}")
+        known = ", ".join([*NODE_CHARTS, *MAPS])
+        raise Http404(f"{name} has no chart {chart}; it has {known}")
     device = whole_number(request.GET.get("device", ""), most=node.n_devices - 1)
     is_of_device = drawn.part in ("core", "device")
     marks = parts_of(node, device, drawn.metric) if is_of_device and device is not None else ()
@@ -87,12 +96,15 @@ def node_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
 def run_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
     run = get_object_or_404(Run.objects.select_related("log"), name=name)
     is_logged = chart in LOG_CHARTS and hasattr(run, "log")
-    if not is_logged and chart not in RUN_CHARTS:
-        raise Http404(f"a run has no chart {chart}; it has {', '.join(RUN_CHARTS)}")
+    if not is_logged and chart not in RUN_CHARTS and chart not in WORKER_MAPS:
+        known = ", ".join([*RUN_CHARTS, *WORKER_MAPS])
+        raise Http404(f"a run has no chart {chart}; it has {known}")
     view = LossView.of(request.GET.dict())
 
-    def draw(window: Window) -> Chart:
+    def draw(window: Window) -> Chart | Heat:
         hot, long_term = hot_store(), long_term_history()
+        if chart in WORKER_MAPS:
+            return worker_map(hot, run, MAPS[chart], window)
         if is_logged:
             figure = log_figure(run.log, chart, window)
         elif chart == "loss" and view != LossView():

@@ -87,7 +87,7 @@ def device_detail(request: HtmxRequest, name: str, number: int) -> HttpResponse:
     node = context["node"]
     blocks = hot_store().latest([node.shard])
     unmeasured = unmeasured_of(node, blocks.get(node.shard))
-    mine = [c for c in charts_of(node) if c.part in ("core", "device") and c.kind == "lines"]
+    mine = [c for c in charts_of(node) if c.part in ("core", "device")]
     context["charts"] = [(each, note_of(each, node)) for each in mine if each not in unmeasured]
     context["unmeasured"] = [each for each in unmeasured if each in mine]
     context["chart_query"] = f"?{context['window'].query}&device={number}"

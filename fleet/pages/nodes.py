@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,12 @@ from fleet.access.roles import requires
 from fleet.alerts.causes import cause_name
 from fleet.alerts.text import AlertText
 from fleet.charts import nodes as charts
+from fleet.charts.alerts import AlertChart, leads_of
+from fleet.charts.alerts import charts_of as charts_of_alert
 from fleet.charts.heat import NODES_PER_PAGE
+from fleet.charts.node_maps import compare_node, map_points
 from fleet.charts.nodes import charts_of, note_of, unmeasured_of
+from fleet.charts.windows import Window
 from fleet.costs.problem_nodes import problem_nodes
 from fleet.ingest.nodes import timing_of
 from fleet.ingest.samples import UNDER_WAY, refusal_of
@@ -52,7 +57,7 @@ NO_RUN = "none"  # in an address: of the nodes without a run
 STATES = ("firing", "acknowledged", "silent", "idle", "up", "released", "retired")
 STATES_OF_CORES = ("up", "idle")
 LIST_PARTIALS = ("nodes",)
-PARTIALS = ("headline", "vitals", "alerts", "sample", "devices", "links")
+PARTIALS = ("headline", "lead", "standout", "vitals", "alerts", "sample", "devices", "links")
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +237,7 @@ def node_context(name: str) -> dict[str, Any]:
     open_alerts = Alert.objects.open().filter(Q(node=node) | ~Q(parts=[]) | of_run)
     open_alerts = open_alerts.worst_first().select_related("run", "node")
     alerts = [alert for alert in open_alerts if node.name in alert.nodes]
+    texts = [AlertText(alert, now) for alert in alerts]
     blocks = hot.latest({node.shard})
     summed_up = nodes_now(hot, [node], now_s=now.timestamp(), latest=blocks)[0]
     last = blocks.get(node.shard)
@@ -239,11 +245,14 @@ def node_context(name: str) -> dict[str, Any]:
     return {
         "node": node,
         "stream": f"node:{node.name}",
+        # Compared when a template, or the page, asks for it.
+        "comparison": partial(compare_node, hot, node),
+        "lead": lead_of(texts),
         "is_measured": node.source != Node.Source.SIMULATED,
         "timing": timing_of(hot, node.name) if node.source != Node.Source.SIMULATED else None,
         "agent": agent_problems(hot, node),
         "row": NodeRow(summed_up, tuple(alerts)),
-        "alerts": [AlertText(alert, now) for alert in alerts],
+        "alerts": texts,
         "headline": node_headline(
             summed_up,
             n_alerts=len(alerts),
@@ -319,9 +328,50 @@ def node_samples(hot: Connection, node: Node, *, is_up: bool, now: datetime) -> 
 
 
 def node_points(name: str, *, since_s: float) -> dict[str, Any]:
-    node = get_object_or_404(Node, name=name)
+    node = get_object_or_404(Node.objects.select_related("run"), name=name)
     hot, now_s = hot_store(), timezone.now().timestamp()
-    return charts.node_points(hot, node, since_s=since_s, now_s=now_s)
+    lines = charts.node_points(hot, node, since_s=since_s, now_s=now_s)
+    return lines | map_points(hot, node, since_s=since_s, now_s=now_s)
+
+
+def lead_of(alerts: Sequence[AlertText]) -> AlertChart | None:
+    """Return the chart that shows the worst alert best; None without any."""
+    return next(iter(leads_of(charts_of_alert(alerts[0].alert))), None) if alerts else None
+
+
+def map_context(request: HttpRequest, node: Node, *, window: Window) -> dict[str, Any]:
+    """Return the map of a node: the signal that the address names, or the one that stands out."""
+    at_s = None if window.is_live else window.end
+    comparison = compare_node(hot_store(), node, at_s=at_s)
+    asked = request.GET.get("signal", "")
+    signal = comparison.drawn(asked)
+
+    def links(name: str, current: str, texts: Mapping[str, str]) -> list[tuple[str, str, bool]]:
+        """Link to each value of a field of the address; the empty one leaves it out."""
+        choices = []
+        for value, text in texts.items():
+            query = request.GET.copy()
+            query[name] = value
+            if not value:
+                del query[name]
+            choices.append((text, query.urlencode(), value == current))
+        return choices
+
+    names = {"": "What stands out"} | {each.name: each.title for each in comparison.signals}
+    show = "value" if request.GET.get("show") == "value" else ""
+    return {
+        "comparison": comparison,
+        "signal": signal,
+        "show": show,
+        "map_help": "workers of its run" if signal.is_of_steps else f"each {signal.part}",
+        "map_choices": (
+            ("Signal", links("signal", asked if asked == signal.name else "", names)),
+            ("Colour", links("show", show, {"": "Deviation", "value": "Value"})),
+        ),
+        # The waits of all workers, unless the map has them already.
+        "has_waits": any(each.name == "wait" for each in comparison.signals)
+        and signal.name != "wait",
+    }
 
 
 @require_safe
@@ -331,12 +381,14 @@ def node_detail(request: HtmxRequest, name: str) -> HttpResponse:
     node = context["node"]
     released_at = node.run.finished_at if node.run and not context["row"].now.is_up else None
     context |= window_context(request, now=timezone.now(), ended_at=released_at)
+    context |= map_context(request, node, window=context["window"])
     drawn = [chart for chart in charts_of(node) if chart not in context["unmeasured"]]
     context["charts"] = [(chart, note_of(chart, node)) for chart in drawn]
     context["has_few_cores"] = node.n_cores <= 8
     context["has_links"] = any(chart.part == "EFA" for chart in drawn)
     if context["frozen"]:
         context |= frozen_node(node, context["window"])
+        context["lead"] = lead_of(context["alerts"])
     else:
         history = Alert.objects.histories([node], until=timezone.now())[node.name]
         context["history"] = history

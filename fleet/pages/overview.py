@@ -19,10 +19,12 @@ from django.views.decorators.http import require_http_methods, require_safe
 from fleet.access.roles import has_role, maker
 from fleet.access.tokens import make_token
 from fleet.alerts.text import AlertText
+from fleet.charts.deviations import SIGNALS
 from fleet.charts.figures import Chart, ChartLine
 from fleet.charts.frozen import frozen_link
 from fleet.charts.heat import heat_groups
 from fleet.charts.markers import checkpoints, in_order, markers_of_fleet
+from fleet.charts.readings import busy_readings, fleet_readings
 from fleet.charts.runs import grid, share_now, spacing_s
 from fleet.charts.windows import Window, window_of
 from fleet.models import Alert, Node, Run, Token, Trial
@@ -61,9 +63,9 @@ STEP_S, MOST_MARKS = 600, 500
 @gzip_page
 @require_safe
 def overview(request: HtmxRequest) -> HttpResponse:
-    now = timezone.now()
+    now, signal = timezone.now(), request.GET.get("signal", "")
     asked = window_context(request, now=now) if PAST & request.GET.keys() else {}
-    context = past_context(asked["window"]) if asked.get("frozen") else overview_context()
+    context = past_context(asked["window"]) if asked.get("frozen") else overview_context(signal)
     if not context["groups"] and not context["runs"] and not asked:
         return connect(request)
     context |= {name: asked.get(name, "") for name in ("frozen", "window_error")}
@@ -71,7 +73,7 @@ def overview(request: HtmxRequest) -> HttpResponse:
     return render_page(request, "pages/overview.html", context, partials={*PARTIALS, "heat-rows"})
 
 
-def overview_context() -> dict[str, Any]:
+def overview_context(signal: str = "") -> dict[str, Any]:
     hot, now = hot_store(), timezone.now()
     now_s = now.timestamp()
     alerts = list(Alert.objects.open().worst_first().select_related("run", "node"))
@@ -83,7 +85,9 @@ def overview_context() -> dict[str, Any]:
     resolved = Alert.objects.filter(resolved_at__gte=since).select_related("run", "node")
     resolved = resolved.order_by("-resolved_at")
     worst = worst_runs(runs, alerts, most=MOST_RUNS)
-    groups = heat_groups(nodes, alerts, runs_of(nodes, active))
+    readings = fleet_readings(hot, nodes, [run.name for run in active], now_s=now_s)
+    signal = signal if signal in readings.level else ""
+    groups = heat_groups(nodes, alerts, runs_of(nodes, active), readings, signal=signal)
     return {
         "is_demo": settings.DEMO,
         "fleet": fleet,
@@ -94,6 +98,9 @@ def overview_context() -> dict[str, Any]:
         "n_more_runs": len(runs) - len(worst),
         "charted": charted_runs(active),
         "groups": groups,
+        "signal": signal,
+        "stream_filters": f"signal={signal}" if signal else "",
+        "signals": [each for each in SIGNALS.values() if each.name in readings.level],
         "is_by_node": any(row.n_nodes > 1 for group in groups for row in group.rows),
         "n_cores": int(nodes.roster.n_cores[nodes.is_shown].sum()),
         "alerts": [AlertText(alert, now) for alert in alerts[:MOST_ALERTS]],
@@ -121,7 +128,7 @@ def past_context(window: Window) -> dict[str, Any]:
     nodes = node_columns_at(hot, at_s=window.end, runs={run.pk for run in active})
     resolved = Alert.objects.filter(resolved_at__lte=at, resolved_at__gt=at - timedelta(days=1))
     last = resolved.select_related("run", "node").order_by("-resolved_at")[:RESOLVED_SHOWN]
-    groups = heat_groups(nodes, firing, runs_of(nodes, active))
+    groups = heat_groups(nodes, firing, runs_of(nodes, active), busy_readings(nodes))
     return {
         "is_demo": settings.DEMO,
         "fleet": fleet_now(hot, runs=runs, nodes=nodes, alerts=firing),
@@ -201,9 +208,9 @@ def runs_of(nodes: NodeColumns, active: Sequence[Run]) -> dict[int, Run]:
 def overview_heat(context: Mapping[str, Any]) -> dict[str, str]:
     """Return rows of the live heat map, packed: all of them, or of many those whose turn it is."""
     rows = [row for group in context["groups"] for row in group.rows]
-    n_turns = -(-sum(len(row.cores) for row in rows) // HEAT_BYTES_PER_S) or 1
+    n_turns = -(-sum(len(row.cells) for row in rows) // HEAT_BYTES_PER_S) or 1
     turn = (context["fleet"].tick or 0) % n_turns
-    return {row.name: row.cores for row in rows[turn::n_turns]}
+    return {row.name: row.cells for row in rows[turn::n_turns]}
 
 
 def charted_runs(runs: Iterable[Run]) -> list[Run]:

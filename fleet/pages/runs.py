@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -16,6 +17,8 @@ from django.views.decorators.http import require_safe
 
 from fleet.alerts.text import AlertText
 from fleet.charts import runs as charts
+from fleet.charts.heat import HeatGroup, heat_groups
+from fleet.charts.readings import fleet_readings
 from fleet.charts.runs import AXES, EMAS, LossView, RunChart, charts_of, with_newest_steps
 from fleet.costs.late_workers import late_workers
 from fleet.costs.panel import with_cost_fields
@@ -37,6 +40,7 @@ from fleet.runs.compile_summaries import (
 )
 from fleet.runs.inputs import N_NODES, inputs_of
 from fleet.runs.limits import COLUMNS, own_limits
+from fleet.runs.node_columns import node_columns
 from fleet.runs.similar_runs import similar_runs_panel
 from fleet.runs.state import own_pause_s, state_of
 from fleet.runs.summaries import RunNow, flops_now, hbm_now, runs_now
@@ -51,7 +55,7 @@ RUNS_PER_PAGE = 50
 UNSEEN = ("plan", "clock", "labels", "spending")
 PRICES = ("usd_per_node_hour", "price_basis", "tariff")
 LIST_PARTIALS = ("runs",)
-PARTIALS = ("headline", "vitals", "alerts", "drills", "nodes", "money")
+PARTIALS = ("headline", "vitals", "alerts", "heat-map", "drills", "nodes", "money")
 # Htmx replaces the element with the empty answer, and asks no more.
 STOP_POLLING = 286
 
@@ -184,6 +188,8 @@ def run_context(name: str, *, is_whole: bool = False) -> dict[str, Any]:
                 saves_since_s=state.saves_since_s if state else None,
             ),
             "alerts": [AlertText(alert, now) for alert in alerts],
+            # Compared when a template asks for it.
+            "groups": partial(run_heat, hot, run, alerts, now=now),
             "n_resolved": run.alerts.exclude(resolved_at=None).count(),
             "drills": drills_of(run, now=now),
             "rows": worst_rows(rows),
@@ -200,6 +206,17 @@ def run_context(name: str, *, is_whole: bool = False) -> dict[str, Any]:
         | log_context(run)
         | brief_money(run, now=now)
     )
+
+
+def run_heat(
+    hot: HotStore, run: Run, alerts: Sequence[Alert], *, now: datetime
+) -> list[HeatGroup]:
+    """Compare the nodes of a run that is active: a heat map, now."""
+    if run.finished_at is not None:
+        return []
+    columns = node_columns(hot, now_s=now.timestamp(), with_cores=False)
+    readings = fleet_readings(hot, columns, [run.name], now_s=now.timestamp(), run=run.pk)
+    return heat_groups(columns, alerts, {run.pk: run}, readings, only=run.pk)
 
 
 def run_points(name: str, *, since_s: float) -> dict[str, Any]:

@@ -1,14 +1,16 @@
 """One device of a node next to its peers, all in the same second."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+from django.db.models import F
+from django.db.models.functions import Abs
 
 from fleet.models import Node
 from telemetry import catalog
-from telemetry.blocks import METRICS, FloatArray, median_of
+from telemetry.blocks import METRICS, FloatArray, IntArray, median_of
 from telemetry.catalog import Instance
 from telemetry.store.reading import Source
 
@@ -68,7 +70,7 @@ class DeviceFigure:
 
 def device_figures(hot: Source, node: Node, number: int, *, at_s: int) -> list[DeviceFigure]:
     """Return what a device measured in one second; empty where its node has no values then."""
-    peers = _nearest(node)
+    peers = nearest(node)
     metrics = ("core_utilization_ratio", *(metric for _, metric, _ in _DEVICE_FIGURES))
     shards = tuple(dict.fromkeys([node.shard, *(peer.shard for peer in peers)]))
     span = hot.moments(shards, metrics, ticks=[at_s])
@@ -122,11 +124,30 @@ def parts_of(node: Node, number: int, metric: str) -> Sequence[int]:
     return range(number * n_cores, (number + 1) * n_cores)
 
 
-def _nearest(node: Node) -> Sequence[Node]:
-    """Return the nodes of the same run and type whose ranks are nearest."""
-    if node.run_id is None:
+def nearest(node: Node) -> list[Node]:
+    """Return the nodes of the same run, type and pipeline stage whose ranks are nearest.
+
+    Where stages have fewer than three nodes, those of other stages are peers, too.
+    """
+    run = node.run
+    if run is None:
         return []
-    alike: Iterable[Node] = Node.objects.filter(
-        run=node.run_id, instance_type=node.instance_type, retired_at=None
-    ).exclude(pk=node.pk)
-    return sorted(alike, key=lambda each: abs(each.rank - node.rank))[:MOST_NODES]
+    alike = Node.objects.filter(run=run, instance_type=node.instance_type, retired_at=None)
+    stage = stages(run.n_nodes, run.pp)
+    if node.rank < len(stage):
+        ranks = np.flatnonzero(stage == stage[node.rank]).tolist()
+        alike = alike.filter(rank__gte=ranks[0], rank__lte=ranks[-1])
+    return [*alike.exclude(pk=node.pk).order_by(Abs(F("rank") - node.rank), "rank")[:MOST_NODES]]
+
+
+def stages(n_workers: int, n_stages: int) -> IntArray:
+    """Return the pipeline stage of each worker, contiguous in rank: (n_workers,).
+
+    All workers have one where a stage has fewer than three: they are compared with each other.
+
+    >>> stages(6, 2).tolist(), stages(4, 2).tolist()
+    ([0, 0, 0, 1, 1, 1], [0, 0, 0, 0])
+    """
+    if n_workers < 3 * n_stages:
+        return np.zeros(n_workers, int)
+    return (np.arange(1, n_workers + 1) * n_stages - 1) // n_workers

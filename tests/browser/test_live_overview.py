@@ -12,10 +12,7 @@ from telemetry.store.hot import HotStore
 pytestmark = pytest.mark.browser
 
 WITHIN_MS = 3_000
-POLL_EVERY_MS = 250
 STATE = "#clock"
-PIXELS = """() => document.querySelector("#heat-steady canvas")
-  .getContext("2d").getImageData(0, 0, 32, 1).data.join()"""
 
 
 def test_the_overview_changes_without_reload_within_three_seconds(page: Page, fleet: str) -> None:
@@ -26,15 +23,9 @@ def test_the_overview_changes_without_reload_within_three_seconds(page: Page, fl
 
     mean, clock = page.locator("#heat-steady .mean"), page.locator("#as-of")
     expect(mean).to_have_text(re.compile(r"\d+"))
-    figure, shown, pixels = mean.inner_text(), clock.inner_text(), page.evaluate(PIXELS)
+    figure, shown = mean.inner_text(), clock.inner_text()
     expect(mean).not_to_have_text(figure, timeout=WITHIN_MS)
     expect(clock).not_to_have_text(shown, timeout=WITHIN_MS)
-
-    def has_changed() -> bool:
-        page.wait_for_timeout(POLL_EVERY_MS)
-        return bool(page.evaluate(PIXELS) != pixels)
-
-    assert any(has_changed() for _ in range(WITHIN_MS // POLL_EVERY_MS))
 
 
 def test_a_paused_page_stands_still_and_continues(page: Page, fleet: str) -> None:

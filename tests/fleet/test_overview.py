@@ -341,7 +341,7 @@ def test_it_shows_how_late_the_ticks_are(client: Client, hot: HotStore, alive: R
 
 
 def test_of_many_rows_of_the_heat_map_each_has_its_turn() -> None:
-    row = SimpleNamespace(cores="x" * 100)
+    row = SimpleNamespace(cells="x" * 100)
     rows = [SimpleNamespace(name=f"n{i}", **vars(row)) for i in range(400)]
 
     def sent(tick: int) -> set[str]:

@@ -10,11 +10,12 @@ import { pointer } from "./chart-pointer.js";
 import { touch } from "./chart-touch.js";
 import { zoom } from "./range.js";
 import { isUtc, moment, now, tenths, zoneName } from "./time.js";
-import { logTicks, ticks } from "./units.js";
+import { figure, logTicks, ticks } from "./units.js";
 
 const HEADROOM = 1.08, MARKED = 1.2;
 const MINUTE = 60, HOUR = 3600, DAY = 86400;
 const TIME_STEPS_S = [1, 2, 5, 10, 15, 30, ...[1, 2, 5, 10, 15, 30].map((n) => n * MINUTE), ...[1, 2, 3, 6, 12].map((n) => n * HOUR), ...[1, 2, 5, 10].map((n) => n * DAY)];
+const LONGEST = 8; // letters of a row's name that fit beside it
 const FAR = 8; // times what nine of ten steps take
 
 const KINDS = { lines, stack, bars, heat, course };
@@ -107,22 +108,43 @@ function withoutCommonStart(labels) {
 // ---- heat: a row per core, a column per moment
 
 function heat(data, chart) {
-  const { t, rows, values, places = [] } = data;
+  const { t, rows, values, peers, places = [] } = data;
   if (!t.length || !values.some((row) => row.some(isNumber))) return null;
+  const isOfValues = !data.strengths || chart.figure.dataset.show === "value";
+  const inks = isOfValues ? byValue(values) : (row, i) => data.strengths[row][i];
+  const order = isOfValues ? rows.map((_, row) => row) : worstFirst(inks, rows.length, t.length);
+  const names = rows.some((name) => name.length > LONGEST) ? withoutCommonStart(rows) : rows;
+  const at = (y) => order[Math.floor(y)];
   const describe = {
     n: rows.length,
-    title: (i, y) => [rows[Math.floor(y)], places[Math.floor(y)]?.[0]].filter(Boolean).join(", "),
-    rows: (i, y) => [[null, pointTime(t[i]), values[Math.floor(y)]?.[i]]],
-    place: (i, y) => places[Math.floor(y)],
+    title: (i, y) => [rows[at(y)], places[at(y)]?.[0]].filter(Boolean).join(", "),
+    rows: (i, y) => [[null, pointTime(t[i]), figure(values[at(y)]?.[i], data.unit)], ...(peers ? [[null, "peers", figure(peers[i], data.unit)]] : [])],
+    place: (i, y) => places[at(y)],
   };
-  const options = onTime({ ...data, series: [] }, chart, [heatPaint(data)], describe);
+  const options = onTime({ ...data, series: [] }, chart, [heatPaint(data, inks, order)], describe);
   options.series = [{}, { label: "", paths: () => null, points: { show: false } }];
   options.scales.y = { range: [0, rows.length], dir: -1 };
   options.axes[1].grid = { show: false };
   options.axes[1].splits = () => quarters(rows.length);
-  options.axes[1].values = (u, splits) => splits.map((i) => rows[i] ?? "");
+  options.axes[1].values = (u, splits) => splits.map((i) => names[order[i]] ?? "");
   options.cursor.y = true;
-  return { options, data: [t, t.map(() => 0)], span: spanOf(data), isEven: false };
+  return { options, data: [t, t.map(() => 0)], span: spanOf(data), isEven: false, order: order.join() };
+}
+
+// The highest value has the strongest colour; a share is of one.
+function byValue(values) {
+  const most = values.reduce((top, row) => row.reduce((highest, value) => Math.max(highest, value ?? 0), top), 0);
+  return (row, i) => (isNumber(values[row][i]) ? -values[row][i] / (most || 1) : null);
+}
+
+/** The rows by how much of them stands out; where none does they stay in order. */
+function worstFirst(inks, nRows, nColumns) {
+  const sums = Array.from({ length: nRows }, (_, row) => {
+    let sum = 0;
+    for (let i = 0; i < nColumns; i += 1) sum += Math.abs(inks(row, i) ?? 0);
+    return sum;
+  });
+  return sums.map((_, row) => row).sort((a, b) => sums[b] - sums[a] || a - b);
 }
 
 function quarters(n) {

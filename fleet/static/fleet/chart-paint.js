@@ -1,5 +1,5 @@
 // Custom painting on a chart's canvas: limits, shaded ranges, stacked bars, heat map.
-import { CIVIDIS, colour, css, faded, hatch, SHAPES } from "./palette.js";
+import { colour, css, faded, hatch, heatInks, SHAPES } from "./palette.js";
 import { figure } from "./units.js";
 
 const font = () => `${11 * devicePixelRatio}px system-ui, sans-serif`;
@@ -170,8 +170,8 @@ function sums(u, ctx, totals, width, unit) {
   totals.forEach((total, i) => write(ctx, texts[i], u.valToPos(i, "x", true), u.valToPos(total, "y", true) - 4 * devicePixelRatio));
 }
 
-/** A picture of one pixel per row and moment, stretched over the plot. */
-export function heatPaint({ t, rows, values, every_s: everyS = 1 }) {
+/** A picture of one pixel per row, in ``order``, and moment, stretched over the plot; ``inks`` says how strong each is. */
+export function heatPaint({ t, rows, every_s: everyS = 1 }, inks, order) {
   const picture = document.createElement("canvas");
   let seen = null;
   // Columns come and go while the chart is followed; between them the picture stands.
@@ -182,10 +182,8 @@ export function heatPaint({ t, rows, values, every_s: everyS = 1 }) {
     picture.height = rows.length;
     const context = picture.getContext("2d");
     const image = context.createImageData(t.length, rows.length);
-    values.forEach((row, y) => row.forEach((value, x) => {
-      const byte = value === null ? 255 : Math.min(254, Math.max(0, Math.round(value * 254)));
-      image.data.set(CIVIDIS[byte], (y * t.length + x) * 4);
-    }));
+    const inkOf = heatInks();
+    order.forEach((row, y) => t.forEach((_, x) => image.data.set(inkOf(inks(row, x)), (y * t.length + x) * 4)));
     context.putImageData(image, 0, 0);
   };
   const drawAxes = (u) => within(u, (ctx, bbox) => {

@@ -198,7 +198,12 @@ export class Chart {
     if (!this.isZoomed) this.#forget(this.data.t.at(-1) - this.span);
     if (this.data.window) this.base = this.data.window = [this.data.t.at(-1) - this.span, this.data.t.at(-1)];
     const drawing = toDrawing(this.kind, this.#shown(), this);
-    this.drawing = drawing;
+    // Rows change places, the worst first, while no pointer is on one.
+    if (drawing.order !== this.drawing.order && !this.body.matches(":hover, :focus-within")) {
+      this.draw();
+      return;
+    }
+    this.drawing = { ...drawing, order: this.drawing.order };
     this.plot.setData(drawing.data, !this.isZoomed);
     legendAt(this, this.plot.cursor.idx);
   }
@@ -211,7 +216,9 @@ export class Chart {
   }
 
   #rows() {
-    return this.kind === "heat" ? this.data.values : this.data.series.map(({ values }) => values);
+    if (this.kind !== "heat") return this.data.series.map(({ values }) => values);
+    const { values, strengths, peers } = this.data;
+    return strengths ? [...values, ...strengths, peers] : values;
   }
 
   /** Show the chosen stretch of time, or everything again; fetch what of it is not here. */

@@ -1,33 +1,43 @@
-// The fleet's heat map: one strip of pixels per node, one pixel per core, cividis. A core leads to
-// the page of its device: by click, by arrow keys and Enter, by a finger and the link that it shows.
-// In a large fleet a strip is many nodes and a pixel is one of them: it leads to their list.
-import { CIVIDIS } from "./palette.js";
-import { say } from "./shell.js";
-import { ABSENT } from "./units.js";
+// The fleet's heat map: one strip of pixels per node, one pixel per part, coloured by how far it is
+// from its peers. It leads to the page of its device: by click, by arrow keys and Enter, by a finger
+// and the link that it shows. In a large fleet a strip is many nodes and a pixel is one of them.
+import { heatInks } from "./palette.js";
+import { onTheme, say } from "./shell.js";
+import { figure } from "./units.js";
 
 const NO_DATA = 255;
 const FULL = 254;
 const NODES_PER_PAGE = 100; // of the list of nodes
-const cores = new Map(); // node → bytes
+const LIKE_PEERS = 127; // of a byte of a strength
+const cells = new Map(); // node → bytes of values, then of strengths
+let inks = [];
 let tip = null;
 
 const decode = (text) => Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
 const runOf = (row) => row.parentElement.getAttribute("aria-label");
 const nodeOf = (row) => row.id.slice("heat-".length);
-const percent = (byte) => (byte === NO_DATA ? ABSENT : `${Math.round((byte / FULL) * 100)}\u202f%`);
+const groupOf = (row) => row.parentElement.dataset;
+const text = (row, byte) => figure(byte === NO_DATA ? null : (byte / FULL) * Number(groupOf(row).most), groupOf(row).unit);
+
+/** The colours of all bytes of strengths, in the current theme. */
+function mix() {
+  const inkOf = heatInks();
+  inks = Array.from({ length: 256 }, (_, byte) => inkOf(byte === NO_DATA ? null : (byte - LIKE_PEERS) / LIKE_PEERS));
+}
 
 function paint(row) {
-  const bytes = cores.get(nodeOf(row));
+  const bytes = cells.get(nodeOf(row));
   const canvas = row.querySelector("canvas");
   if (!bytes || !canvas) return;
-  if (canvas.width !== bytes.length) canvas.width = bytes.length;
+  const n = bytes.length / 2;
+  if (canvas.width !== n) canvas.width = n;
   const context = canvas.getContext("2d");
-  const image = context.createImageData(bytes.length, 1);
-  bytes.forEach((byte, i) => image.data.set(CIVIDIS[byte], i * 4));
+  const image = context.createImageData(n, 1);
+  for (let i = 0; i < n; i += 1) image.data.set(inks[bytes[n + i]], i * 4);
   context.putImageData(image, 0, 0);
   const mean = row.querySelector(".mean");
-  const text = percent(meanOf(bytes));
-  if (mean && mean.textContent !== text) mean.textContent = text;
+  const words = text(row, meanOf(bytes.subarray(0, n)));
+  if (mean && mean.textContent !== words) mean.textContent = words;
 }
 
 function meanOf(bytes) {
@@ -41,8 +51,11 @@ function paintAll() {
 }
 
 function take(update) {
-  for (const [node, packed] of Object.entries(update)) cores.set(node, decode(packed));
-  paintAll();
+  for (const [node, packed] of Object.entries(update)) {
+    cells.set(node, decode(packed));
+    const row = document.getElementById(`heat-${node}`);
+    if (row) paint(row);
+  }
   if (tip && !tip.hidden) describe(tip.row, tip.core);
 }
 
@@ -81,15 +94,24 @@ function addressOf(row, core) {
 }
 
 function describe(row, core) {
-  const bytes = cores.get(nodeOf(row));
+  const bytes = cells.get(nodeOf(row));
   if (!bytes) return "";
   const { each, place } = row.dataset;
-  const device = each ? [`device ${Math.floor(core / each)}`] : [];
+  const { part } = groupOf(row);
+  const n = bytes.length / 2;
+  const device = each && part !== "device" ? [`device ${Math.floor(core / each)}`] : [];
+  const own = n === 1 && part === "worker" ? [] : [`${part} ${core}`];
   const [run, at] = place ? runAndPlace(row, core) : [];
-  const which = place ? [`node ${at + 1} of ${run}`] : [nodeOf(row), ...device, `core ${core}`];
-  const text = [...which, percent(bytes[core])].join(" · ");
-  tip.textContent = text;
-  return text;
+  const which = place ? [`node ${at + 1} of ${run}`] : [nodeOf(row), ...device, ...own];
+  const words = [...which, text(row, bytes[core]), ...against(bytes[n + core])].join(" · ");
+  tip.textContent = words;
+  return words;
+}
+
+/** How a cell is next to its peers, where that is not like them. */
+function against(byte) {
+  if (byte === NO_DATA || byte === LIKE_PEERS) return [];
+  return [byte > LIKE_PEERS ? "above its peers" : "below its peers"];
 }
 
 function point(row, core, { isTouch = false } = {}) {
@@ -100,11 +122,11 @@ function point(row, core, { isTouch = false } = {}) {
   tip.hidden = false;
   tip.href = addressOf(row, core);
   tip.classList.toggle("opens", isTouch);
-  const text = describe(row, core);
+  const words = describe(row, core);
   const left = box.left + ((core + 0.5) / canvas.width) * box.width;
   tip.style.left = `${Math.min(Math.max(left, tip.offsetWidth / 2 + 8), innerWidth - tip.offsetWidth / 2 - 8)}px`;
   tip.style.top = `${box.top - 8}px`;
-  return text;
+  return words;
 }
 
 function hide() {
@@ -152,16 +174,23 @@ function step(event) {
   say(point(to, Math.min(last, Math.max(0, core + (by ?? 0)))));
 }
 
+// What the page brings along, and each renewal of the map of a run.
+function read(map) {
+  for (const canvas of map.querySelectorAll("canvas[data-cells]")) cells.set(nodeOf(canvas.closest(".heatrow")), decode(canvas.dataset.cells));
+  paintAll();
+}
+
 export function startHeat() {
   const map = document.getElementById("heat-map");
   if (!map) return;
   const panel = map.parentElement; // stays when the map is renewed
   tip = Object.assign(document.createElement("a"), { className: "tip", hidden: true, tabIndex: -1 });
   panel.append(tip);
-  for (const canvas of map.querySelectorAll("canvas[data-cores]")) cores.set(nodeOf(canvas.closest(".heatrow")), decode(canvas.dataset.cores));
-  paintAll();
+  mix();
+  read(map);
+  onTheme(() => { mix(); paintAll(); });
   document.addEventListener("live:heat", ({ detail }) => take(detail));
-  document.addEventListener("live:part", ({ detail }) => detail.id === "heat-map" && paintAll());
+  document.addEventListener("live:part", ({ detail }) => detail.id === "heat-map" && read(detail));
   panel.addEventListener("pointermove", move);
   panel.addEventListener("pointerleave", (event) => isTouch(event) || hide());
   panel.addEventListener("click", open);

@@ -1,4 +1,4 @@
-// Colours from the style sheet, so that charts follow the theme; cividis for heat maps.
+// Colours from the style sheet, so that charts follow the theme.
 
 const SERIES = 8;
 // Series differ by shape too; nine, so that shape and colour together repeat late.
@@ -20,17 +20,15 @@ export function faded(hex, alpha) {
   return `${hex}${Math.round(alpha * 255).toString(16).padStart(2, "0")}`;
 }
 
-// Five stops of cividis, which reads the same to colour-blind and other eyes.
-const STOPS = [[0, 32, 77], [57, 72, 107], [124, 123, 120], [188, 175, 111], [255, 234, 70]];
-
-function between(ratio) {
-  const x = Math.min(0.99999, Math.max(0, ratio)) * (STOPS.length - 1);
-  const i = Math.floor(x);
-  return STOPS[i].map((a, k) => Math.round(a + (STOPS[i + 1][k] - a) * (x - i)));
+/** A function from a strength to red, green, blue and opacity, in the current theme: 0 is calm, 1 far above its peers, -1 far below, null unknown and clear. */
+export function heatInks() {
+  const [calm, high, low] = ["--heat-calm", "--heat-high", "--heat-low"].map((name) => [1, 3, 5].map((at) => Number.parseInt(css(name).slice(at, at + 2), 16)));
+  return (at) => {
+    if (at === null) return [0, 0, 0, 0];
+    const ink = at < 0 ? low : high;
+    return [...calm.map((from, i) => Math.round(from + (ink[i] - from) * Math.abs(at))), 255];
+  };
 }
-
-/** 256 colours for one byte; the last is no data and stays clear. */
-export const CIVIDIS = Array.from({ length: 256 }, (_, i) => (i === 255 ? [0, 0, 0, 0] : [...between(i / 254), 255]));
 
 /** A pattern of slanted lines on a colour: waiting must not be shown by colour alone. */
 export function hatch(context, ground, line) {

@@ -1,23 +1,18 @@
-"""The heat map: every core of every node, by run; absent differs from idle."""
+"""The heat map: every part of every node, by run; absent differs from idle."""
 
-import base64
 import time
 
 import numpy as np
 import pytest
 
 from fleet.charts.heat import HeatGroup, heat_groups
+from fleet.charts.readings import fleet_readings
 from fleet.models import Alert, Node, Run
 from fleet.runs.node_columns import node_columns
 from telemetry.store.hot import HotStore
 from telemetry.store.packing import ABSENT_RATIO
 from tests.alerts import straggling
 from tests.helpers import NOON, block, watch_since
-
-
-def unpacked(text: str) -> list[int]:
-    """Read the bytes that the page's script reads."""
-    return list(base64.b64decode(text))
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +27,10 @@ def groups_of(
 ) -> list[HeatGroup]:
     runs = {run.pk: run for run in Run.objects.all()}
     columns = node_columns(hot, now_s=time.time())
-    return heat_groups(columns, alerts, runs, most_rows=most_rows, most_groups=most_groups)
+    readings = fleet_readings(hot, columns, [], now_s=time.time())
+    return heat_groups(
+        columns, alerts, runs, readings, most_rows=most_rows, most_groups=most_groups
+    )
 
 
 def test_a_core_is_a_byte_and_a_silent_one_has_its_own(
@@ -43,10 +41,11 @@ def test_a_core_is_a_byte_and_a_silent_one_has_its_own(
 
     [group] = groups_of(hot)
 
-    assert [unpacked(row.cores) for row in group.rows] == [
+    assert [list(row.values[:4]) for row in group.rows] == [
         [0, 127, 254, ABSENT_RATIO],
         [0, 254, 64, 1],
     ]
+    assert set(group.rows[0].values[4:]) == {ABSENT_RATIO}
     assert group.rows[0].mean == pytest.approx(0.5)
     assert (group.rows[1].lowest, group.rows[1].highest) == (0.0, 1.0)
 
@@ -72,8 +71,8 @@ def test_a_node_that_fell_silent_shows_no_old_readings(
 
     [group] = groups_of(hot)
 
-    assert set(unpacked(group.rows[0].cores)) == {ABSENT_RATIO}
-    assert len(unpacked(group.rows[0].cores)) == steady.n_cores
+    assert set(group.rows[0].values) == {ABSENT_RATIO}
+    assert len(group.rows[0].values) == steady.n_cores
     assert (group.rows[0].state, group.rows[0].mean) == ("silent", None)
 
 
@@ -104,6 +103,42 @@ def test_machines_of_different_types_are_not_called_alike(
     Node.objects.filter(name="limping").update(instance_type="trn2.48xlarge")
 
     assert not groups_of(hot)[0].is_alike
+
+
+def test_the_part_that_stands_out_has_the_strongest_colour_and_the_first_row(
+    hot: HotStore, now_s: float, run: Run
+) -> None:
+    nodes = fleet_of(run, 8)
+    names = [node.name for node in nodes]
+    latency = 16.5e-6 * (1 + 0.02 * np.random.default_rng(7).standard_normal((28, 8, 8)))
+    latency[:, 5, 4] = 144e-6
+    busy = np.full((8, 32), 0.97)
+    hot.append(
+        block(tick=int(now_s) - i, nodes=names, core_utilization_ratio=busy, efa_latency_s=each)
+        for i, each in enumerate(latency)
+    )
+
+    [group] = groups_of(hot)
+
+    assert group.signal.name == "efa-latency"
+    assert group.finding.startswith("EFA 4 of 005: EFA latency 144")
+    assert group.rows[0].name == nodes[5].name
+    culprit, *peers = (row.strengths for row in group.rows)
+    assert culprit[4] == 254
+    # Noise alone reaches the first tint now and then, and no more.
+    assert max(abs(byte - 127) for row in [culprit[:4], *peers] for byte in row) < 32
+
+
+def test_a_silent_node_is_unknown_and_no_outlier(
+    hot: HotStore, now_s: float, steady: Node, limping: Node
+) -> None:
+    hot.append([block(tick=int(now_s), nodes=("steady",), fill=0.5)])
+
+    [group] = groups_of(hot)
+
+    silent = next(row for row in group.rows if row.state == "silent")
+    assert set(silent.strengths) == {ABSENT_RATIO}
+    assert group.outlier is None
 
 
 def fleet_of(run: Run, n_nodes: int) -> list[Node]:
@@ -138,7 +173,7 @@ def test_of_a_large_fleet_a_pixel_is_a_node_and_who_is_accused_has_a_row(
     assert [row.name for row in own] == [nodes[7].name, nodes[300].name]
     assert (own[0].what, own[1].alert) == ("silent", alert)
     assert [(row.n_nodes, row.place) for row in many] == [(200, 0), (200, 200), (50, 400)]
-    assert unpacked(many[0].cores)[5:9] == [127, 127, ABSENT_RATIO, 127]
+    assert list(many[0].values[5:9]) == [127, 127, ABSENT_RATIO, 127]
     assert many[2].address == f"/nodes/?run={run.name}&page=5"
     assert (many[0].mean, many[0].lowest, many[0].highest) == (0.5, 0.5, 0.5)
 

@@ -203,7 +203,7 @@ def test_the_fleet_at_a_time_shows_what_was_open_then(
     assert f'id="alert-{lasting.pk}"' in text
     assert f'id="alert-{over.pk}"' in text  # resolved within the day before
     assert "2 <small>of 2</small>" in text
-    assert 'data-cores="' in text
+    assert 'data-cells="' in text
     assert "30.0 %" in text
     assert ">training<" in text.replace("</span> ", "</span>").replace("> training", ">training")
 

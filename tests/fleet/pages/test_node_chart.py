@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from django.test import Client
 
+from fleet.charts.node_maps import MAPS
 from fleet.models import Annotation, Node, Run
 from telemetry.blocks import Block
 from telemetry.store.hot import HotStore
@@ -82,6 +83,18 @@ def test_the_heat_map_has_a_row_per_core(client: Client, alive: Run) -> None:
     # trn1.32xlarge: two cores a device.
     assert heat["places"][17] == ["device 8 of steady", "/nodes/steady/devices/8/"]
     assert client.get(heat["places"][17][1]).status_code == 200
+
+
+@pytest.mark.parametrize("chart", sorted(MAPS))
+def test_every_map_is_data_and_a_table(client: Client, alive: Run, chart: str) -> None:
+    address = f"/nodes/steady/charts/{chart}"
+    drawn = client.get(address).json()
+
+    assert len(drawn["rows"]) == len(drawn["values"]) > 0
+    assert [len(row) for row in drawn["strengths"]] == [len(row) for row in drawn["values"]]
+    assert len(drawn["peers"]) == len(drawn["t"])
+    page = client.get(address, headers={"Accept": "text/html"}).text
+    assert drawn["rows"][0] in page
 
 
 def test_a_chart_that_has_not_changed_is_not_sent_again(client: Client, alive: Run) -> None:

@@ -19,7 +19,7 @@ from tests.fleet.pages.test_node_list import stray
 from tests.helpers import block
 
 Page = Callable[..., str]
-PARTIALS = ("headline", "vitals", "alerts", "devices", "links")
+PARTIALS = ("headline", "lead", "standout", "vitals", "alerts", "devices", "links")
 
 
 def test_it_shows_in_one_sentence_how_the_node_is(page: Page, alive: Run) -> None:
@@ -35,6 +35,53 @@ def test_it_shows_the_alert_that_accuses_it(page: Page, alert: Alert) -> None:
 
     assert "1 alert is open" in text
     assert f'id="alert-{alert.pk}"' in text
+
+
+def test_it_begins_with_the_chart_of_its_alert_and_the_finding(page: Page, alert: Alert) -> None:
+    text = page("/nodes/limping/")
+
+    tile, lead, heat = (text.index(part) for part in ("finding-tile", "lead-chart", 'id="map"'))
+    assert tile < lead < heat < text.index('id="vitals"')
+    assert f'href="/alerts/{alert.pk}/">' in text[tile:lead]
+
+
+def test_of_a_time_before_its_alert_it_begins_with_the_map(page: Page, alert: Alert) -> None:
+    onset_s = int(alert.onset_at.timestamp())
+    before = page(f"/nodes/limping/?from={onset_s - 7200}&to={onset_s - 3600}")
+
+    assert "finding-tile" not in before
+    assert 'id="map"' in before
+
+
+def test_without_an_alert_it_begins_with_the_map(page: Page, alive: Run) -> None:
+    text = page("/nodes/steady/")
+
+    assert "lead-chart" not in text
+    assert text.index('id="headline"') < text.index('id="map"') < text.index('id="vitals"')
+    assert "Nothing stands out" in text
+    assert 'id="core-heat"' in text
+
+
+def test_the_map_shows_what_stands_out_or_what_is_chosen(
+    page: Page, hot: HotStore, alive: Run
+) -> None:
+    now_s = int(time.time()) + 1
+    latency = np.full((2, 8), 16.5e-6)
+    latency[1, 4] = 144e-6
+    hot.append([block(tick=now_s + i, efa_latency_s=latency) for i in range(30)])
+
+    found, chosen = page("/nodes/limping/"), page("/nodes/limping/?signal=hbm&show=value")
+
+    assert "<b>EFA 4</b>: EFA latency <b>144 µs, peers 16.5 µs</b>" in found
+    assert 'id="efa-latency-heat"' in found
+    assert 'href="?signal=hbm#map"' in found
+    assert 'id="hbm-heat"' in chosen
+    assert 'data-show="value"' in chosen
+    assert 'href="?show=value#map"' in chosen, "back to what stands out"
+
+
+def test_an_unknown_signal_is_what_stands_out(page: Page, alive: Run) -> None:
+    assert 'id="core-heat"' in page("/nodes/steady/?signal=mood&show=1")
 
 
 def test_a_silent_node_states_since_when_and_shows_no_old_figures(
@@ -272,7 +319,8 @@ def test_it_asks_the_database_little(
     operator: object,
     django_assert_max_num_queries: DjangoAssertNumQueries,
 ) -> None:
-    with django_assert_max_num_queries(9):
+    # One of them reads the peers that it is compared with.
+    with django_assert_max_num_queries(10):
         client.get("/nodes/limping/")
 
 

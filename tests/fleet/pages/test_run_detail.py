@@ -243,7 +243,7 @@ def test_it_asks_the_database_little(
     operator: object,
     django_assert_max_num_queries: DjangoAssertNumQueries,
 ) -> None:
-    with django_assert_max_num_queries(10):
+    with django_assert_max_num_queries(13):
         client.get("/runs/llama/")
 
 
