@@ -29,9 +29,10 @@ from telemetry.store.packing import decode, unpack
 from telemetry.store.reading import Packed
 from telemetry.units import MINUTE_S
 
-# Levels are of so many moments over half a minute. Of many shards fewer are read, less often.
+# Levels are of so many moments over half a minute. Of many nodes fewer are read, less often: it
+# takes 0.1 s of CPU for 4,000 nodes.
 MOMENTS, EVERY_S = 10, 3
-MANY_SHARDS, FEW_MOMENTS, REFRESH_S = 32, 3, 5
+MANY_NODES, FEW_MOMENTS, REFRESH_S = 512, 3, 5
 # Steps are current for so many of them, and for a minute; none is longer.
 STALE_STEPS, LONGEST_STEP_S = 3, 900.0
 
@@ -66,7 +67,7 @@ def fleet_readings(
     ``runs`` are the names of those whose steps are read.
     """
     newest, roster = hot.newest(), columns.roster
-    tick, is_many = max(newest.values(), default=0), len(newest) > MANY_SHARDS
+    tick, is_many = max(newest.values(), default=0), len(roster.names) > MANY_NODES
     read = _READ.get(hot)
     if is_many and read and read[0] is roster and tick - read[1] < REFRESH_S:
         return read[2]
