@@ -1,8 +1,10 @@
 """How figures read inside a sentence: a number with its noun, a value by its unit's name."""
 
+import csv
+import io
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from html import unescape
 from typing import TypeGuard
@@ -252,8 +254,7 @@ MARKUP = re.compile(r"([\\`*_\[\]<>#|~])")
 
 def markdown(text: object) -> SafeString:
     """Escape text for Markdown, on one line; our own HTML loses its tags."""
-    bare = unescape(strip_tags(text)) if isinstance(text, SafeString) else str(text)
-    return mark_safe(MARKUP.sub(r"\\\1", " ".join(bare.split())))  # noqa: S308
+    return mark_safe(MARKUP.sub(r"\\\1", " ".join(plain(text).split())))  # noqa: S308
 
 
 def slack(text: str) -> str:
@@ -283,6 +284,42 @@ def unit_of(name: str) -> str | None:
     """Return the unit that a name ends with: ``quiet_s`` is in seconds; None where it has none."""
     units = sorted(WRITERS, key=len, reverse=True)
     return next((unit for unit in units if name.endswith(f"_{unit}")), None)
+
+
+# A spreadsheet takes a text that begins with one of these for a formula.
+FORMULA_PREFIXES = ("=", "+", "-", "@")
+
+
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """Write rows as CSV: unknown values empty, times in UTC, texts never as formulas.
+
+    >>> csv_text([("node", 0.25, None), ("=1+1", -2, ["a", "b"])]).splitlines()
+    ['node,0.25,', "'=1+1,-2,a; b"]
+    """
+    text = io.StringIO()
+    csv.writer(text).writerows(map(_cell, row) for row in rows)
+    return text.getvalue()
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return value if math.isfinite(value) else ""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat(timespec="milliseconds")
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, list | tuple):
+        value = "; ".join(map(str, value))
+    # Spreadsheets that guess the encoding read the sign of multiplication wrongly.
+    text = "" if value is None else " ".join(plain(value).split()).replace("\u00d7", "x")
+    return f"'{text}" if text.startswith(FORMULA_PREFIXES) else text
+
+
+def plain(value: object) -> str:
+    """Convert to plain text: our own HTML loses its tags."""
+    return unescape(strip_tags(value)) if isinstance(value, SafeString) else str(value)
 
 
 # Line breaks of templates: none before punctuation or inside bold text, elsewhere one space.

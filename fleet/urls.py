@@ -27,6 +27,7 @@ from fleet.pages import (
     rules,
     runs,
     samples,
+    search,
     silences,
     support,
     trials,
@@ -153,5 +154,5 @@ urlpatterns: list[URLPattern | URLResolver] = [
     page("sign-in/", access.sign_in),
     path("account/", access.account, name="account"),
     page("sign-out/", access.sign_out),
-    page("search", overview.search),
+    page("search", search.search),
 ]

@@ -1,7 +1,5 @@
 """The charts and the CSV of a sample of a node, and how well it was answered."""
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,6 +8,7 @@ import numpy as np
 
 from fleet.charts.figures import Chart, Heat, rounded
 from fleet.charts.nodes import part_lines
+from fleet.formatting import csv_text
 from fleet.models import Node
 from telemetry.blocks import FloatArray
 from telemetry.ingest.samples import SampleAnswer, SampleTable, TableName, sample_tables
@@ -147,20 +146,18 @@ class NodeSample:
 
     def csv(self) -> str:
         """Write every reading of every source: utilization as a ratio, EFA as bytes."""
-        text = io.StringIO()
-        writer = csv.writer(text)
-        writer.writerow(("time", "source", "part", "value", "unit", "over_s"))
+        rows = [("time", "source", "part", "value", "unit", "over_s")]
         for table in self.tables.values():
             unit = "bytes" if table.name.startswith("efa") else "ratio"
             over_s = np.diff(table.t_s, prepend=table.start_s)
             for t_s, length_s, row in zip(table.t_s, over_s, rounded(table.values), strict=True):
                 at = datetime.fromtimestamp(t_s, UTC).isoformat(timespec="milliseconds")
-                writer.writerows(
+                rows += [
                     (at, table.name, part, f"{value:.10g}", unit, f"{length_s:.3f}")
                     for part, value in zip(table.parts, row, strict=True)
                     if np.isfinite(value)
-                )
-        return text.getvalue()
+                ]
+        return csv_text(rows)
 
 
 def n_above_zero(table: SampleTable) -> int:

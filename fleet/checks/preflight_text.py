@@ -1,14 +1,12 @@
 """The text and tables of a preflight: its verdict, findings, limits and measurements."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from io import StringIO
 from typing import Any
 
 import numpy as np
 
-from fleet.formatting import NBSP, render_lines, render_text
+from fleet.formatting import NBSP, csv_text, render_lines, render_text
 from fleet.models import Preflight
 from telemetry.checks.preflight import (
     DEVIATIONS,
@@ -127,14 +125,12 @@ def pair_rows(measured: Measured, *, worst: int | None = None) -> list[PairRow]:
 
 def written_csv(measured: Measured) -> str:
     """Write one line per pair; figures of a pair without a response are empty."""
-    text = StringIO()
-    table = csv.writer(text, lineterminator="\r\n")
-    table.writerow(["node", "peer", *(figure.name for figure in FIGURES)])
+    rows = [("node", "peer", *(figure.name for figure in FIGURES))]
     for row in pair_rows(measured):
         figures = (row.p50_s, row.p99_s, row.bandwidth_bytes_per_s)
         cells = [f"{figure:.7g}" if np.isfinite(figure) else "" for figure in figures]
-        table.writerow([row.node, row.peer, *cells])
-    return text.getvalue()
+        rows.append((row.node, row.peer, *cells))
+    return csv_text(rows)
 
 
 @dataclass(frozen=True, slots=True)

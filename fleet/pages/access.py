@@ -9,6 +9,7 @@ from django.contrib.auth import login, logout
 from django.contrib.auth.forms import AuthenticationForm, PasswordChangeForm, UsernameField
 from django.contrib.auth.models import User
 from django.contrib.auth.views import PasswordChangeView
+from django.db.models.functions import Coalesce
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse, reverse_lazy
@@ -29,9 +30,32 @@ from fleet.models import Token
 from fleet.pages.fields import submit
 from fleet.pages.forms import PasswordForm, PersonForm, TokenForm
 from fleet.pages.render import HtmxRequest, render_page
+from fleet.pages.tables import NEWEST, Column, Table
 from telemetry.errors import FieldError
 from telemetry.units import DAY_S
 
+EXPIRED = Table(
+    "expired-tokens",
+    "newest first",
+    (
+        Column("name", "Name", "name", order="name"),
+        Column("scope", "Scope", "scope", order="scope"),
+        Column("created", "Created", "created_at", "UTC", "", "created_at", **NEWEST),
+        Column("by", "Created by", "created_by", style=None),
+        Column(
+            "ended",
+            "Ended",
+            lambda t: t.revoked_at or t.expires_at,
+            "UTC",
+            "",
+            "ended_at",
+            **NEWEST,
+        ),
+        Column("used", "Last used", "last_used_at", "UTC", "", "last_used_at", **NEWEST),
+    ),
+    is_stored=True,
+    anchor="#over",
+)
 # Identifies a browser that has signed in: failed attempts of others do not lock it out.
 DEVICE_COOKIE = "trnwatch_device"
 DEVICE_COOKIE_AGE_S = 90 * DAY_S
@@ -189,10 +213,13 @@ def token_list(request: HtmxRequest) -> HttpResponse:
     valid = Token.objects.valid(now)
     tokens = list(valid.order_by("name", "pk"))
     allowed = effective_scopes(tokens)
-    expired = Token.objects.exclude(pk__in=valid.values("pk"))
+    expired = Token.objects.exclude(pk__in=valid.values("pk")).order_by("-pk")
+    expired = expired.alias(ended_at=Coalesce("revoked_at", "expires_at"))
+    table = EXPIRED.by(request.GET.dict(), lambda t: t.ordered(expired).iterator())
     context = {
         "tokens": [(each, sorted(allowed[each.pk]), owner_of(each)) for each in tokens],
-        "expired": list(expired.order_by("-pk")[:N_EXPIRED]),
+        "table": table,
+        "expired": list(table.ordered(expired)[:N_EXPIRED]),
         "form": form,
         "made": token,
         "secret": secret,

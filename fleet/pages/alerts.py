@@ -1,12 +1,15 @@
 """The alert list, the page of one alert, its post-mortem."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.core.paginator import Paginator
+from django.db.models import F, FloatField, Value
+from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Cast, Coalesce, NullIf
 from django.http import Http404, HttpResponse
 from django.shortcuts import get_object_or_404
 from django.template.loader import render_to_string
@@ -38,6 +41,7 @@ from fleet.pages.annotations import annotate_context
 from fleet.pages.frozen import alert_as_of
 from fleet.pages.render import Filter, HtmxRequest, render_page, with_page
 from fleet.pages.rules import MARKDOWN, check_first, do_now
+from fleet.pages.tables import NEWEST, Column, Table, TableView, in_chunks, number
 from fleet.runs.node_columns import reporting_now
 from fleet.runs.state import watching
 from telemetry.detect import RULES
@@ -66,7 +70,8 @@ class AlertFilter(Filter):
     since: str = ""
 
     def alerts(self, *, now: datetime) -> AlertQuerySet:
-        fields = asdict(self) | {"since": now - SINCE[self.since] if self.since in SINCE else None}
+        fields = {name: text for name, text in asdict(self).items() if name != "sort"}
+        fields |= {"since": now - SINCE[self.since] if self.since in SINCE else None}
         alerts = Alert.objects.filter_by(now=now, **fields)
         return alerts.select_related("run", "node", "silence")
 
@@ -87,6 +92,14 @@ class AlertRow:
     def recurring(self) -> str:
         return recurring(self.nth, where_of(self.alert))
 
+    @property
+    def state(self) -> str:
+        return "silenced" if self.is_silenced else self.alert.state
+
+    @property
+    def lost_usd(self) -> float | None:
+        return self.text.lost.usd if self.text.lost else None
+
 
 def rows_of(alerts: Iterable[Alert], *, now: datetime) -> list[AlertRow]:
     """Return a row for each alert: of open ones the worst first, silenced ones last."""
@@ -100,6 +113,40 @@ def rows_of(alerts: Iterable[Alert], *, now: datetime) -> list[AlertRow]:
     return sorted(worst, key=lambda row: row.is_silenced)
 
 
+ALERTS = Table(
+    "alerts",
+    "latest first",
+    (
+        Column("state", "State", "state", style=None),
+        Column("severity", "Severity", lambda row: row.alert.get_severity_display(), style=None),
+        Column("resolved", "Resolved", "alert.resolved_at", "UTC", "", "resolved_at", **NEWEST),
+        Column("alert", "Alert", "text.headline", order="rule"),
+        Column("rule", "Rule", "alert.rule", style=None),
+        Column("cause", "Cause", "text.cause", style="wide", order="cause"),
+        Column("run", "Run", "alert.run", style=None),
+        Column("nodes", "Nodes", "alert.nodes", style=None),
+        Column("device", "Device", "alert.device", style=None),
+        Column("onset", "Onset", "alert.onset_at", "UTC", None),
+        Column("fired", "Fired", "alert.fired_at", "UTC", None),
+        number("duration", "Duration", "text.lasted", "s", order="lasts"),
+        number("lost", "Lost", "lost_usd", "USD", style="num wide", order="lost_usd"),
+        number("factor", "Step factor", "text.impact.step_factor", style=None),
+        number("impact", "Lost per hour", "text.impact.usd_per_hour", "USD", style=None),
+        Column("owner", "Acknowledged by", "alert.owner", "", "wide", "owned_by"),
+        Column("at", "Acknowledged at", "alert.acknowledged_at", "UTC", None),
+        Column("false", "Marked false", "alert.false_mark", style=None),
+        Column("drill", "Drill", "alert.is_drill", style=None),
+        Column("action", "", "alert.pk", style="wide operator", is_sorted=False),
+    ),
+    is_stored=True,
+    anchor="#resolved",
+)
+# What the database sorts resolved alerts by.
+SORTED_BY = {
+    "lasts": F("resolved_at") - F("onset_at"),
+    "lost_usd": Cast(KeyTextTransform("usd", "cost"), FloatField()),
+    "owned_by": Coalesce(NullIf("assigned_to", Value("")), NullIf("acknowledged_by", Value(""))),
+}
 LIST_PARTIALS = ("open", "resolved")
 # These update live; "changes" and "similar" only after an action.
 PARTIALS = ("story", "now", "act", "facts", "timeline", "bar")
@@ -111,8 +158,14 @@ SHOWN_VICTIMS = 8
 def alerts_context(page: str = "1", **filters: str) -> dict[str, Any]:
     keep, now = AlertFilter.of(filters), timezone.now()
     alerts = keep.alerts(now=now)
-    over = alerts.in_state("resolved", now=now).order_by("-resolved_at", "-pk")
-    resolved = Paginator(over, PER_PAGE).get_page(page)
+    over = alerts.in_state("resolved", now=now).alias(**SORTED_BY).order_by("-resolved_at", "-pk")
+
+    def every(table: TableView) -> Iterator[AlertRow]:
+        yield from rows_of(alerts.open(), now=now)
+        yield from in_chunks(table.ordered(over), lambda some: rows_of(some, now=now))
+
+    table = ALERTS.by(keep.given, every)
+    resolved = Paginator(table.ordered(over), PER_PAGE).get_page(page)
     rows = rows_of([*alerts.open().worst_first(), *resolved], now=now)
     open_ = [row for row in rows if row.alert.is_open]
     runs = list(Run.objects.values_list("name", flat=True))
@@ -121,6 +174,7 @@ def alerts_context(page: str = "1", **filters: str) -> dict[str, Any]:
         "n_unacknowledged": sum(row.alert.acknowledged_at is None for row in open_),
         "n_silenced": sum(row.is_silenced for row in open_),
         "resolved": [row for row in rows if not row.alert.is_open],
+        "table": table,
         "page": resolved,
         "stream_filters": with_page(keep.query, resolved.number),
         "keep": keep,
@@ -129,7 +183,7 @@ def alerts_context(page: str = "1", **filters: str) -> dict[str, Any]:
         "rules": RULES.values(),
         "runs": runs,
         "is_watching": bool(runs) or Node.objects.exists(),
-        **({} if open_ or keep.query else _silence_means(now)),
+        **({} if open_ or keep.words else _silence_means(now)),
         "since": list(SINCE),
     }
 

@@ -28,12 +28,26 @@ from fleet.models import (
     Trial,
 )
 from fleet.pages.render import Filter, HtmxRequest, render_page
+from fleet.pages.tables import NEWEST, Column, Table
 
 PER_PAGE = 50
 # Annotations that training jobs write by themselves.
 AUTOMATIC = (Annotation.Kind.CHECKPOINT, Annotation.Kind.COMPILE)
 # Listed under their own kinds, not as annotations.
 LISTED_APART = (*AUTOMATIC, Annotation.Kind.LIMIT)
+
+
+CHANGES = Table(
+    "changes",
+    "newest first",
+    (
+        Column("at", "Time", "at", "UTC", "", "log_at", **NEWEST),
+        Column("by", "Person", "by", "", "wide", "log_by"),
+        Column("kind", "Kind", "kind", style="wide"),
+        Column("text", "Change", "text"),
+    ),
+    is_stored=True,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,11 +273,12 @@ def change_list(request: HtmxRequest) -> HttpResponse:
     kind = keep.kind if keep.kind in kinds else ""
     wanted = {name: each for name, each in shown.items() if kind in ("", each.kind)}
     keys = keys_of(wanted, keep.who).order_by("-log_at", "-log_pk")
-    page = Paginator(keys, PER_PAGE).get_page(request.GET.get("page", "1"))
+    table = CHANGES.by(keep.given, lambda t: changes_of(t.ordered(keys)))
+    page = Paginator(table.ordered(keys), PER_PAGE).get_page(request.GET.get("page", "1"))
     people = sorted({name for each in shown.values() for name in each.people() if name})
     context = {
         "keep": keep,
-        "query": keep.query,
+        "table": table,
         "kinds": kinds,
         "people": people,
         "page": page,

@@ -1,5 +1,6 @@
 """Pages of budgets, of the cost of a run, and of prices."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -10,6 +11,7 @@ from django.shortcuts import get_object_or_404
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.functional import SimpleLazyObject
+from django.utils.http import urlencode
 from django.views.decorators.http import require_http_methods, require_POST
 from django_htmx.http import HttpResponseClientRedirect
 
@@ -21,6 +23,7 @@ from fleet.models import Budget, Run, TeamPrice
 from fleet.pages.fields import submit
 from fleet.pages.forms import BudgetForm, LengthForm, PriceForm
 from fleet.pages.render import HtmxRequest, render_page
+from fleet.pages.tables import NEWEST, Column, Table, number
 from fleet.runs.prices import applicable_price, set_price
 from telemetry import catalog
 from telemetry.store.hot import hot_store
@@ -30,10 +33,40 @@ N_RUNS = 200
 N_WITHDRAWN = 50
 
 
-def budgets_context() -> dict[str, Any]:
+def _scope(status: budgets.BudgetStatus) -> str:
+    return status.budget.run.name if status.budget.run else status.budget.team
+
+
+def _status(status: budgets.BudgetStatus) -> str:
+    return "overrun" if status.is_over else "within budget"
+
+
+BUDGETS = Table(
+    "budgets",
+    "forecast overruns first",
+    (
+        Column("scope", "Scope", _scope),
+        Column("status", "Status", _status),
+        number("spent", "Spent", "spent_usd", "USD", style="num wide"),
+        number("budget", "Budget", "budget.usd", "USD", style="num wide"),
+        number("forecast", "Forecast", "forecast_usd", "USD", style="num wide"),
+        number("hour", "Per hour", "usd_per_hour", "USD", style="num wide"),
+        Column("period", "Period", "budget.starts_at", "UTC", "wide"),
+        Column("end", "End of period", "budget.ends_at", "UTC", None),
+        Column("exhausted", "Exhausted at", "used_up_at", "UTC", None),
+        number("unpriced", "Runs without a price", "n_unpriced", style=None),
+    ),
+)
+
+
+def budgets_context(**query: str) -> dict[str, Any]:
     now = timezone.now()
+    statuses = budgets.budget_statuses(now=now)
+    table = BUDGETS.by(query, lambda t: t.sorted(statuses))
     return {
-        "burns": budgets.budget_statuses(now=now),
+        "table": table,
+        "stream_filters": urlencode({"sort": table.sort} if table.sort else {}),
+        "burns": table.rows,
         "withdrawn": Budget.objects.withdrawn().select_related("run")[:N_WITHDRAWN],
         "at": now,
     }
@@ -52,7 +85,7 @@ def budget_list(request: HtmxRequest) -> HttpResponse:
         messages.success(request, f"Budget saved: {budget}.")
         return HttpResponseRedirect(reverse("budget-list"))
     context = {"form": form, "teams": sorted({run["team"] for run in runs} - {""})}
-    context |= budgets_context()
+    context |= budgets_context(**request.GET.dict())
     return render_page(request, "costs/budget_list.html", context, partials=PARTIALS)
 
 
@@ -135,6 +168,77 @@ class PriceRow:
         known = catalog.instances().get(self.instance_type)
         return known.price if known and known.prices else None
 
+    @property
+    def usd_per_hour(self) -> float | None:
+        if self.contract is not None:
+            return self.contract.usd_per_node_hour
+        return self.published.usd_per_hour if self.published else None
+
+    @property
+    def terms(self) -> str:
+        if self.contract is not None:
+            return self.contract.get_basis_display()
+        return self.published.basis if self.published else ""
+
+    @property
+    def source(self) -> str:
+        if self.contract is not None:
+            return self.contract.source
+        return f"published: {self.published.source.title}" if self.published else ""
+
+
+@dataclass(frozen=True, slots=True)
+class OfferRow:
+    """One published price of an instance type."""
+
+    name: str
+    offer: catalog.Price
+
+
+PRICES = Table(
+    "prices",
+    "by type and team",
+    (
+        Column("type", "Instance type", "instance_type"),
+        Column("team", "Team", "team", style="wide"),
+        number("price", "Per node-hour", "usd_per_hour", "USD"),
+        Column("terms", "Terms", "terms", style="wide"),
+        Column("source", "Source", "source", style="wide"),
+        number("runs", "Runs", "n_runs", style="num wide"),
+    ),
+)
+HISTORY = Table(
+    "price-history",
+    "newest first",
+    (
+        Column("from", "From", "valid_from", "UTC", **NEWEST),
+        Column("type", "Instance type", "instance_type"),
+        number("price", "Per node-hour", "usd_per_node_hour", "USD"),
+        Column("team", "Team", "team", style="wide"),
+        Column("terms", "Terms", lambda price: price.get_basis_display(), style="wide"),
+        Column("source", "Source", "source", style="wide"),
+        Column("by", "Set by", "set_by", style="wide"),
+        Column("at", "Set at", "set_at", "UTC", None),
+    ),
+    parameter="sort_history",
+    anchor="#history",
+)
+PUBLISHED = Table(
+    "published-prices",
+    "by type",
+    (
+        Column("type", "Instance type", "name"),
+        number("price", "Per hour", "offer.usd_per_hour", "USD"),
+        number("high", "Up to", "offer.usd_per_hour_high", "USD", style=None),
+        Column("terms", "Terms", "offer.basis", style="wide"),
+        Column("region", "Region", "offer.region", style="wide"),
+        Column("source", "Source", "offer.source.title", style="wide"),
+        Column("date", "Date", "offer.date", style="wide", **NEWEST),
+    ),
+    parameter="sort_published",
+    anchor="#published",
+)
+
 
 def rows_of(prices: list[TeamPrice], *, now: datetime) -> list[PriceRow]:
     """Return current prices by type and team, of contracts and of active runs."""
@@ -161,22 +265,22 @@ def price_list(request: HtmxRequest) -> HttpResponse:
         runs = f"; applies to {counted(n_runs, 'active run')}" if n_runs else ""
         messages.success(request, f"{price} from {price.valid_from:%-d %b %Y}{runs}.")
         return HttpResponseRedirect(reverse("price-list"))
-    context = prices_context(now=now) | {"form": form}
+    context = prices_context(request.GET.dict(), now=now) | {"form": form}
     return render_page(request, "costs/price_list.html", context)
 
 
-def prices_context(*, now: datetime) -> dict[str, Any]:
+def prices_context(query: Mapping[str, str], *, now: datetime) -> dict[str, Any]:
     prices = list(TeamPrice.objects.all())
     teams = {*Run.objects.values_list("team", flat=True), *(price.team for price in prices)}
     by_time = sorted(prices, key=lambda price: (price.set_at, price.pk), reverse=True)
+    current, instances = rows_of(prices, now=now), catalog.instances().values()
+    offers = [OfferRow(each.name, offer) for each in instances for offer in each.prices]
+    history = HISTORY.by(query, lambda table: table.sorted(by_time))
     return {
-        "rows": rows_of(prices, now=now),
-        "history": by_time[:N_HISTORY],
-        "published": [
-            (instance, instance.prices)
-            for instance in catalog.instances().values()
-            if instance.prices
-        ],
+        "table": PRICES.by(query, lambda table: table.sorted(current)),
+        "history": history,
+        "history_rows": history.rows[:N_HISTORY],
+        "published": PUBLISHED.by(query, lambda table: table.sorted(offers)),
         "teams": sorted(teams - {""}),
         "at": now,
     }

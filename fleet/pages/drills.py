@@ -9,6 +9,7 @@ from typing import Any
 from django.conf import settings
 from django.core.paginator import Paginator
 from django.db.models import Q
+from django.db.models.functions import Coalesce
 from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.urls import reverse
@@ -22,6 +23,7 @@ from fleet.models import Alert, InjectedFault, Run
 from fleet.pages.fields import submit
 from fleet.pages.forms import DrillRunForm
 from fleet.pages.render import Filter, HtmxRequest, render_page, with_page
+from fleet.pages.tables import NEWEST, Column, Table, in_chunks, number
 from fleet.simulation.drill_results import (
     DrillResult,
     by_kind,
@@ -78,6 +80,31 @@ def plain(markdown: str) -> str:
     return markdown.replace("`", "").replace("*", "").strip()
 
 
+DRILLS = Table(
+    "drills",
+    "newest first",
+    (
+        Column("started", "Started", "fault.starts_at", "UTC", "wide", "starts_at", **NEWEST),
+        Column("fault", "Fault", lambda row: row.fault.kind, order="kind"),
+        Column(
+            "where", "Location", lambda row: row.fault.node or row.fault.run, "", "wide", "place"
+        ),
+        Column("part", "Part", "fault.device", style=None),
+        number("size", "Magnitude", "fault.magnitude", style=None),
+        number("step", "Step time", "truth.step_slowdown_ratio", "x", style="num wide"),
+        Column("detected", "Detected", "outcome"),
+        number("delay", "Time to detect", "delay_s", "s", style=None),
+        Column(
+            "as",
+            "Detected as",
+            lambda row: row.firing.cause if row.firing else "",
+            style="wide",
+        ),
+        Column("by", "Started by", "fault.injected_by", "", "wide", "injected_by"),
+    ),
+    is_stored=True,
+    anchor="#history",
+)
 LIST_PARTIALS = ("card", "history")
 PARTIALS = ("verdict", "answer")
 PER_PAGE = 25
@@ -107,12 +134,18 @@ def drills_context(page: str = "1", **filters: str) -> dict[str, Any]:
         started = started.filter(kind=chosen.kind)
     if chosen.run:
         started = started.filter(run__name=chosen.run)
-    listing = Paginator(started, PER_PAGE).get_page(page)
+    started = started.alias(place=Coalesce("node__name", "run__name"))
+
+    def results(some: list[InjectedFault]) -> list[DrillResult]:
+        return drill_results(some, now=now)
+
+    table = DRILLS.by(chosen.given, lambda t: in_chunks(t.ordered(started), results))
+    listing = Paginator(table.ordered(started), PER_PAGE).get_page(page)
     return {
+        "table": table,
         "rows": [row_of(drill) for drill in drill_results(listing.object_list, now=now)],
         "page": listing,
-        "chosen": chosen,
-        "query": chosen.query,
+        "keep": chosen,
         "stream_filters": with_page(chosen.query, listing.number),
         "score": score_of(scored).score(),
         "n_scored": len(scored),

@@ -2,13 +2,11 @@
 
 import time
 import zlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from asgiref.sync import sync_to_async
 from django.conf import settings
-from django.core.handlers.asgi import ASGIRequest
 from django.db import DatabaseError
 from django.db.models import QuerySet
 from django.http import (
@@ -16,7 +14,6 @@ from django.http import (
     HttpResponse,
     HttpResponseBase,
     JsonResponse,
-    StreamingHttpResponse,
 )
 from django.urls import reverse
 from django.utils import timezone
@@ -29,6 +26,7 @@ from fleet.metrics.collectors import NeuronCollector, fleet_registry, node_regis
 from fleet.models import Node, Run
 from fleet.models.node import address
 from fleet.models.problem import problem, store_unavailable
+from fleet.pages.streaming import stream
 from fleet.runs.node_columns import Roster, node_columns
 from telemetry.blocks import IntArray
 from telemetry.errors import LARGEST_KEY, whole_number
@@ -212,11 +210,10 @@ def streamed(request: HttpRequest, collector: Collector) -> HttpResponseBase:
         name == "gzip" and (not q or weight.strip("0.")) for name, q, weight in codings
     )
     body = _packed(page) if is_packed else page
-    content = _served(body) if isinstance(request, ASGIRequest) else body
-    response = StreamingHttpResponse(content, content_type=content_type)
+    headers = {"Cache-Control": "no-store"}
     if is_packed:
-        response["Content-Encoding"] = "gzip"
-    response["Cache-Control"] = "no-store"
+        headers["Content-Encoding"] = "gzip"
+    response = stream(request, body, content_type, headers=headers)
     patch_vary_headers(response, ["Accept", "Accept-Encoding"])
     return response
 
@@ -227,15 +224,3 @@ def _packed(page: Iterator[bytes]) -> Iterator[bytes]:
         if packed := packer.compress(piece):
             yield packed
     yield packer.flush()
-
-
-async def _served(page: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """Write each piece in a thread, so that the event loop is not blocked."""
-    step = sync_to_async(_next, thread_sensitive=False)
-    while piece := await step(page):
-        yield piece
-
-
-def _next(page: Iterator[bytes]) -> bytes:
-    """Return the next piece; only after the last one it is empty."""
-    return next(page, b"")

@@ -1,7 +1,7 @@
 """The list of nodes, the page of one node, and the retirement of nodes and runs."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from functools import partial
@@ -15,10 +15,12 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
+from numpy.typing import NDArray
 
 from fleet.access.roles import requires
 from fleet.alerts.causes import cause_name
-from fleet.alerts.text import AlertText
+from fleet.alerts.impact import impact_of, worst_first
+from fleet.alerts.text import AlertText, headline
 from fleet.charts import nodes as charts
 from fleet.charts.alerts import AlertChart, leads_of
 from fleet.charts.alerts import charts_of as charts_of_alert
@@ -33,11 +35,14 @@ from fleet.models import Alert, Node, Run, SampleRequest
 from fleet.models.node import address
 from fleet.pages.frozen import frozen_node, window_context
 from fleet.pages.render import Filter, HtmxRequest, period_days, render_page, with_page
+from fleet.pages.tables import NEWEST, ROWS_AT_ONCE, Column, Table, TableView, in_chunks, number
 from fleet.pages.text import node_headline
 from fleet.runs.node_columns import (
     BY_RUN_AND_RANK,
+    FIGURES,
     BoolArray,
     NodeColumns,
+    newest_figure,
     node_columns,
     nodes_in_use,
 )
@@ -45,7 +50,7 @@ from fleet.runs.retirement import retire, unretire
 from fleet.runs.state import own_pause_s
 from fleet.runs.summaries import NodeNow, nodes_now, runs_now
 from telemetry import catalog
-from telemetry.blocks import Block, FloatArray
+from telemetry.blocks import Block, FloatArray, IntArray
 from telemetry.errors import FieldError
 from telemetry.ingest.exporters import ECC
 from telemetry.store.connection import Connection
@@ -55,9 +60,11 @@ from telemetry.store.refused import read_refused
 
 NO_RUN = "none"  # in an address: of the nodes without a run
 STATES = ("firing", "acknowledged", "silent", "idle", "up", "released", "retired")
-STATES_OF_CORES = ("up", "idle")
 LIST_PARTIALS = ("nodes",)
 PARTIALS = ("headline", "lead", "standout", "vitals", "alerts", "sample", "devices", "links")
+
+
+AlertsByNode = Mapping[str, Sequence[Alert]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +87,8 @@ class NodeFilter(Filter):
         )
         return for_rows(nodes.exclude(retired_at=None)).order_by(*BY_RUN_AND_RANK)
 
-    def keys(self, columns: NodeColumns) -> list[int]:
-        """Return the keys of the nodes in use that match, by run and rank."""
+    def kept(self, columns: NodeColumns, by_node: AlertsByNode) -> BoolArray:
+        """Return which of the nodes in use match: (n_nodes,)."""
         roster, kept = columns.roster, np.ones(len(columns.roster.names), bool)
         if self.run:
             keys = [key for key, name in roster.run_names.items() if name == self.run]
@@ -92,8 +99,8 @@ class NodeFilter(Filter):
             found = Node.objects.unretired().filter_by(text=self.q, label=self.label)
             kept &= np.isin(roster.key, list(found.order_by().values_list("pk", flat=True)))
         if self.state:
-            kept &= is_in_state(columns, self.state)
-        return [*map(int, roster.key[kept])]
+            kept &= is_in_state(columns, by_node, self.state)
+        return kept
 
 
 def for_rows(nodes: QuerySet[Node]) -> QuerySet[Node]:
@@ -102,11 +109,11 @@ def for_rows(nodes: QuerySet[Node]) -> QuerySet[Node]:
     return nodes.defer("labels", "run__labels", "run__plan", "run__clock")
 
 
-def is_in_state(columns: NodeColumns, state: str) -> BoolArray:
+def is_in_state(columns: NodeColumns, by_node: AlertsByNode, state: str) -> BoolArray:
     """Return which nodes are in a state, as `NodeRow.state` says it: (n_nodes,)."""
     roster = columns.roster
     is_firing, is_accused = (np.zeros(len(roster.names), bool) for _ in range(2))
-    for name, alerts in alerts_by_node().items():
+    for name, alerts in by_node.items():
         if (row := roster.row_of.get(name)) is not None:
             is_accused[row] = True
             is_firing[row] = any(alert.acknowledged_at is None for alert in alerts)
@@ -121,6 +128,16 @@ def is_in_state(columns: NodeColumns, state: str) -> BoolArray:
     masks = {name: mask & ~is_accused for name, mask in masks.items()}
     masks |= {"firing": is_firing, "acknowledged": is_accused & ~is_firing}
     return masks.get(state, np.zeros(len(roster.names), bool))
+
+
+def worst_order(columns: NodeColumns, by_node: AlertsByNode) -> IntArray:
+    """Return the nodes with the worst alert first, then those that are silent: (n_nodes,)."""
+    place = np.full(len(columns.roster.names), len(by_node))
+    for at, name in enumerate(by_node):
+        if (row := columns.roster.row_of.get(name)) is not None:
+            place[row] = at
+    missing = [columns.is_silent, columns.is_awaited, columns.is_up]
+    return np.lexsort((np.select(missing, [0, 1, 2], 3), place))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +165,33 @@ class NodeRow:
     def run_url(self) -> str:
         return address("run-detail", self.node.run.name) if self.node.run else ""
 
+    @property
+    def alert(self) -> Alert | None:
+        """The worst of its open alerts."""
+        return self.alerts[0] if self.alerts else None
 
-def rows_of(hot: HotStore, nodes: Iterable[Node], *, now: datetime) -> list[NodeRow]:
-    by_node = alerts_by_node()
+    @property
+    def headline(self) -> str:
+        return headline(self.alerts[0]) if self.alerts else ""
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        return usd_per_hour(self.alerts[0]) if self.alerts else None
+
+    @property
+    def seen_at(self) -> datetime | None:
+        seen_s = self.now.last_seen_s
+        return None if seen_s is None else datetime.fromtimestamp(seen_s, UTC)
+
+
+def usd_per_hour(alert: Alert) -> float | None:
+    return impact_of(alert).usd_per_hour
+
+
+def rows_of(
+    hot: HotStore, nodes: Iterable[Node], *, now: datetime, by_node: AlertsByNode | None = None
+) -> list[NodeRow]:
+    by_node = alerts_by_node() if by_node is None else by_node
     return [
         NodeRow(each, tuple(by_node.get(each.node.name, ())))
         for each in nodes_now(hot, nodes, now_s=now.timestamp())
@@ -160,8 +201,8 @@ def rows_of(hot: HotStore, nodes: Iterable[Node], *, now: datetime) -> list[Node
 def alerts_by_node() -> dict[str, list[Alert]]:
     """Return the open alerts of the nodes that they accuse, the worst first."""
     by_node = defaultdict(list)
-    accusing = Alert.objects.open().exclude(node=None, parts=[])
-    for alert in accusing.worst_first().select_related("node"):
+    accusing = Alert.objects.open().exclude(node=None, parts=[]).select_related("node", "run")
+    for alert in sorted(accusing.defer("run__plan", "run__clock"), key=worst_first):
         for name in alert.nodes:
             by_node[name].append(alert)
     return by_node
@@ -176,21 +217,112 @@ def worst_rows(rows: Sequence[NodeRow]) -> Sequence[NodeRow]:
     return sorted(rows, key=lambda row: place.get(row.state, place["up"]))[:NODES_PER_PAGE]
 
 
+def _run_name(row: NodeRow) -> str:
+    return row.node.run.name if row.node.run else ""
+
+
+NODES = Table(
+    "nodes",
+    "worst first",
+    (
+        Column("node", "Node", "node.name", order="name"),
+        Column("state", "State", "state", style="wide"),
+        Column("alert", "Open alert", "headline", style="widest"),
+        number("loss", "Lost per hour", "usd_per_hour", "USD", style="num widest"),
+        Column("run", "Run", _run_name, style="wide", order="run__name"),
+        number("rank", "Rank", "node.rank", style=None),
+        Column("type", "Type", "node.instance_type", style="wide", order="instance_type"),
+        Column("instance", "Instance", "node.instance_id", style=None),
+        Column("zone", "Zone", "node.zone", style=None),
+        number("cores", "Core utilization", "now.utilization_mean", "ratio", style=""),
+        number("cores_min", "Lowest core", "now.utilization_min", "ratio", style=None),
+        number("cores_max", "Highest core", "now.utilization_max", "ratio", style=None),
+        number(
+            "hbm_bytes_per_s", "HBM bandwidth", "now.hbm_bytes_per_s", "bytes/s", style="num wide"
+        ),
+        number("efa_latency_max_s", "Worst EFA", "now.efa_latency_max_s", "s"),
+        number("ecc_uncorrected", "Uncorrected ECC", "now.ecc_uncorrected", style="num wide"),
+        number("seen", "Last seen", "seen_at", "UTC", style="num wide", order="last_seen_at"),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeList:
+    """The nodes in use, in columns, and their open alerts."""
+
+    hot: HotStore
+    now: datetime
+    columns: NodeColumns
+    by_node: AlertsByNode
+
+    def keys(self, keep: NodeFilter, table: TableView) -> list[int]:
+        """Return the keys of the nodes that match, in the order of a table."""
+        order = worst_order(self.columns, self.by_node)
+        if table.column is not None:
+            order = order[table.places(self.values(table.column.key, order)[order])]
+        kept = keep.kept(self.columns, self.by_node)
+        return [*map(int, self.columns.roster.key[order[kept[order]]])]
+
+    def values(self, key: str, worst: IntArray) -> NDArray[Any]:
+        """Return what a column is sorted by: (n_nodes,)."""
+        columns, roster = self.columns, self.columns.roster
+        if key in FIGURES:
+            return newest_figure(self.hot, columns, key)
+        if key in ("alert", "loss"):
+            values = np.full(len(roster.names), "" if key == "alert" else np.nan, object)
+            for name, alerts in self.by_node.items():
+                if (row := roster.row_of.get(name)) is not None:
+                    alert = alerts[0]
+                    values[row] = headline(alert) if key == "alert" else usd_per_hour(alert)
+            return values if key == "alert" else values.astype(float)
+        place = np.arange(len(roster.names))
+        by_column: dict[str, NDArray[Any]] = {
+            "node": np.array(roster.names),
+            "state": np.argsort(worst),
+            "run": np.where(roster.run > 0, place, np.nan),
+            "type": roster.types,
+            "cores": columns.utilization,
+            "seen": columns.seen_s,
+        }
+        return by_column[key]
+
+    def rows(self, keys: Sequence[int]) -> list[NodeRow]:
+        known = for_rows(Node.objects.all()).in_bulk(keys)
+        return self.rows_of(known[key] for key in keys if key in known)
+
+    def rows_of(self, nodes: Iterable[Node]) -> list[NodeRow]:
+        return rows_of(self.hot, nodes, now=self.now, by_node=self.by_node)
+
+
+STATES_OF_CORES = ("up", "idle")
+
+
 def nodes_context(page: str = "1", **filters: str) -> dict[str, Any]:
     """Return one page of the nodes that match."""
     keep, now, hot = NodeFilter.of(filters), timezone.now(), hot_store()
-    columns = node_columns(hot, now_s=now.timestamp(), with_cores=keep.state in STATES_OF_CORES)
-    counts = nodes_in_use(columns)
+
+    def every(table: TableView) -> Iterator[NodeRow]:
+        if keep.state == "retired":
+            yield from in_chunks(table.ordered(keep.retired()), nodes.rows_of)
+            return
+        keys = nodes.keys(keep, table)
+        for start in range(0, len(keys), ROWS_AT_ONCE):
+            yield from nodes.rows(keys[start : start + ROWS_AT_ONCE])
+
+    table = NODES.by(keep.given, every)
+    with_cores = keep.state in STATES_OF_CORES or keep.sort.lstrip("-") == "cores"
+    columns = node_columns(hot, now_s=now.timestamp(), with_cores=with_cores)
+    nodes, counts = NodeList(hot, now, columns, alerts_by_node()), nodes_in_use(columns)
     listing: Page[Any]
     if keep.state == "retired":
-        listing = Paginator(keep.retired(), NODES_PER_PAGE).get_page(page)
-        nodes = [*listing]
+        listing = Paginator(table.ordered(keep.retired()), NODES_PER_PAGE).get_page(page)
+        rows = nodes.rows_of(listing)
     else:
-        listing = Paginator(keep.keys(columns), NODES_PER_PAGE).get_page(page)
-        known = for_rows(Node.objects.all()).in_bulk(listing.object_list)
-        nodes = [known[key] for key in listing if key in known]
-    rows = rows_of(hot, nodes, now=now)
+        listing = Paginator(nodes.keys(keep, table), NODES_PER_PAGE).get_page(page)
+        rows = nodes.rows(listing.object_list)
     return {
+        "table": table,
         "rows": rows,
         "page": listing,
         "n_found": listing.paginator.count,
@@ -214,6 +346,21 @@ def node_list(request: HtmxRequest) -> HttpResponse:
 
 
 PERIODS_DAYS = (1, 7, 30, 90)
+PROBLEM_NODES = Table(
+    "problem-nodes",
+    "most expensive first",
+    (
+        Column("node", "Node", "name"),
+        Column("zone", "Zone", lambda row: row.node.zone if row.node else "", style=None),
+        number("alerts", "Alerts", lambda row: len(row.alerts)),
+        number("open", "Open alerts", "n_open", style=None),
+        Column("causes", "Causes", lambda row: [cause for cause, _ in row.causes]),
+        Column("runs", "Runs slowed", "runs"),
+        number("lost", "Node-hours lost", "node_hours", "h"),
+        number("cost", "Cost", "usd", "USD"),
+        Column("latest", "Latest", "latest.fired_at", "UTC", **NEWEST),
+    ),
+)
 
 
 @require_safe
@@ -222,6 +369,7 @@ def problem_node_list(request: HtmxRequest) -> HttpResponse:
     days = period_days(request, PERIODS_DAYS)
     problems = problem_nodes(now=timezone.now(), days=days)
     context = {
+        "table": PROBLEM_NODES.by(request.GET.dict(), lambda t: t.sorted(problems)),
         "found": problems,
         "n_repeated": sum(each.is_repeated for each in problems),
         "days": days,

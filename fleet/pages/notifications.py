@@ -28,6 +28,7 @@ from fleet.alerts.actions import acknowledge, attempt
 from fleet.alerts.events import routing_table
 from fleet.alerts.matchers import FIELDS, LABEL_FIELD
 from fleet.charts.image import alert_image
+from fleet.formatting import plain
 from fleet.models import Alert, ConfigurationChange, Delivery, Receiver, Route, SenderHeartbeat
 from fleet.models.filters import given
 from fleet.models.problem import problem
@@ -56,11 +57,39 @@ from fleet.notifications.manual import drop, record_change, send_again, send_tes
 from fleet.notifications.messages import Message, item_of
 from fleet.pages.fields import error_line, submit
 from fleet.pages.render import Filter, HtmxRequest, render_page, with_page
+from fleet.pages.tables import NEWEST, Column, Table, in_chunks, number
 from telemetry.errors import LARGEST_KEY, FieldError, whole_number
 from telemetry.store.hot import hot_store
 
 PER_PAGE = 50
 PARTIALS = ("log",)
+
+
+DELIVERIES = Table(
+    "deliveries",
+    "newest first",
+    (
+        Column("when", "When", "delivery.created_at", "UTC", "", "created_at", **NEWEST),
+        Column("what", "What", lambda row: row.delivery.get_kind_display(), order="kind"),
+        Column(
+            "alerts", "Alerts", lambda row: [plain(a.headline) for a in row.summaries], "", None
+        ),
+        Column("to", "To", "delivery.receiver.name", "", "wide", "receiver__name"),
+        Column("state", "State", "delivery.state", order="state"),
+        number(
+            "attempts", "Attempts", "delivery.n_attempts", style="num wide", order="n_attempts"
+        ),
+        Column(
+            "answer",
+            "Last answer",
+            lambda row: row.delivery.last_error or row.delivery.last_status,
+            style="wide",
+            order="last_error",
+        ),
+        Column("ended", "Ended", "delivery.ended_at", "UTC", None),
+    ),
+    is_stored=True,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +101,13 @@ class DeliveryFilter(Filter):
 def deliveries_context(page: str = "1", **filters: str) -> dict[str, Any]:
     keep = DeliveryFilter.of(filters)
     listed = deliveries().filter(**given(state=keep.state, receiver__name=keep.receiver))
-    shown = Paginator(listed, PER_PAGE).get_page(page)
+    table = DELIVERIES.by(keep.given, lambda t: in_chunks(t.ordered(listed), rows))
+    shown = Paginator(table.ordered(listed), PER_PAGE).get_page(page)
     return {
+        "table": table,
         "page": shown,
         "rows": rows(shown),
         "keep": keep,
-        "query": keep.query,
         "stream_filters": with_page(keep.query, shown.number),
     }
 

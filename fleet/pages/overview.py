@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from django.conf import settings
-from django.db.models import F, Q
+from django.db.models import F
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils import timezone
@@ -29,7 +29,6 @@ from fleet.charts.runs import grid, share_now, spacing_s
 from fleet.charts.windows import Window, window_of
 from fleet.models import Alert, Node, Run, Token, Trial
 from fleet.models.annotation import moment_of
-from fleet.models.filters import label_q, labels_contain
 from fleet.pages.charts import answer_chart
 from fleet.pages.fields import submit
 from fleet.pages.forms import TokenForm
@@ -284,31 +283,6 @@ def overview_points(*, since_s: float) -> dict[str, Any]:
             "labels": [run.name for run in runs],
         }
     }
-
-
-MOST = 8
-IN_USE_FIRST = (F("retired_at").asc(nulls_first=True), "name")
-
-
-@require_safe
-def search(request: HtmxRequest) -> HttpResponse:
-    """Search runs, nodes and open alerts; an empty query lists runs and open alerts."""
-    asked = request.GET.get("q", "").strip()[:100]
-    now = timezone.now()
-    alerts = Alert.objects.open().worst_first().select_related("run", "node")
-    if asked:
-        about = Q(subject__icontains=asked) | Q(rule__icontains=asked) | Q(cause__icontains=asked)
-        alerts = alerts.filter(about)
-    matches = Q(name__icontains=asked)
-    if asked:
-        matches |= label_q(asked) if "=" in asked else labels_contain(asked)
-    context = {
-        "asked": asked,
-        "runs": Run.objects.filter(matches).order_by(*IN_USE_FIRST)[:MOST],
-        "nodes": Node.objects.filter(matches).order_by(*IN_USE_FIRST)[:MOST] if asked else (),
-        "alerts": [AlertText(alert, now) for alert in alerts[:MOST]],
-    }
-    return render_page(request, "pages/search.html", context, partials={"results"})
 
 
 HEADLINE = "allreduce_share"

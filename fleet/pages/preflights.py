@@ -8,6 +8,7 @@ from django.core.paginator import Paginator
 from django.http import HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
+from django.utils.http import urlencode
 from django.views.decorators.gzip import gzip_page
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
@@ -35,11 +36,29 @@ from fleet.models import Node, Preflight, Run
 from fleet.pages.check_forms import PreflightFilesForm, PreflightForm, RequirementForm
 from fleet.pages.fields import LONGEST_LIST, submit
 from fleet.pages.render import HtmxRequest, render_page
+from fleet.pages.tables import NEWEST, Column, Table
 from telemetry.checks.preflight import PreflightResult
 from telemetry.checks.preflight_measurements import Measured
 from telemetry.checks.preflight_pairs import NodeVerdict
 from telemetry.errors import FieldError
 
+PREFLIGHTS = Table(
+    "preflights",
+    "newest first",
+    (
+        Column("number", "Number", "pk", order="pk", **NEWEST),
+        Column("asked", "Started", "asked_at", "UTC", "", "asked_at", **NEWEST),
+        Column(
+            "verdict", "Verdict", lambda row: row.verdict if row.is_over else "", order="verdict"
+        ),
+        Column("run", "Run", "run", order="run__name"),
+        Column("type", "Type", "instance_type", order="instance_type"),
+        Column("nodes", "Nodes", "names", style=None),
+        Column("by", "Started by", "asked_by", order="asked_by"),
+        Column("finished", "Finished", "finished_at", "UTC", None),
+    ),
+    is_stored=True,
+)
 PER_PAGE = 25
 PARTIALS = ("found",)
 WORST_FIRST = (NodeVerdict.FAIL, NodeVerdict.HOLD, NodeVerdict.PASS)
@@ -105,13 +124,17 @@ def _show(
     files_form: PreflightFilesForm | None = None,
 ) -> HttpResponse:
     preflights = Preflight.objects.defer("measured").select_related("run")
-    page = Paginator(preflights, PER_PAGE).get_page(request.GET.get("page"))
+    query = request.GET.dict()
+    table = PREFLIGHTS.by(query, lambda t: t.ordered(preflights).iterator())
+    page = Paginator(table.ordered(preflights), PER_PAGE).get_page(query.get("page"))
     form, files_form = form or PreflightForm(), files_form or _files_form()
     context = {
         "rows": [
             (each, sentences(each, result)) if (result := load_result(each)) else (each, [])
             for each in page
         ],
+        "table": table,
+        "query": urlencode({"sort": table.sort} if table.sort else {}),
         "page": page,
         "is_moving": any(not each.is_over for each in page),
         "runs": Run.objects.active().simulated().only("name", "n_nodes", "instance_type"),

@@ -1,7 +1,7 @@
 """Render a whole page, or only the partial that htmx replaces."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
 from django.forms import BaseForm
@@ -11,34 +11,42 @@ from django.utils.cache import patch_vary_headers
 from django.utils.http import urlencode
 from django_htmx.middleware import HtmxDetails
 
+from fleet.pages.tables import TableView
+
 LONGEST = 100
 WEEK_DAYS = 7
 
 
+@dataclass(frozen=True, slots=True)
 class Filter:
     """A list filter with the parameters of an address as text fields; for dataclasses.
 
-    An empty field matches everything.
+    An empty field matches everything. ``sort`` is how the list is sorted: `fleet.pages.tables`.
     """
+
+    sort: str = ""
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        return tuple(field.name for field in fields(cls))  # type: ignore[arg-type]
+        return tuple(field.name for field in fields(cls))
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> Self:
         return cls(**{name: query.get(name, "").strip()[:LONGEST] for name in cls.names()})
 
     @property
+    def given(self) -> dict[str, str]:
+        """Its parameters that are not empty."""
+        return {name: value for name, value in asdict(self).items() if value}
+
+    @property
     def query(self) -> str:
-        given = asdict(self)  # type: ignore[call-overload]
-        return urlencode({name: value for name, value in given.items() if value})
+        return urlencode(self.given)
 
     @property
     def words(self) -> str:
         """Return the filter as text: state firing, run llama."""
-        given = asdict(self)  # type: ignore[call-overload]
-        return ", ".join(f"{name} {value}" for name, value in given.items() if value)
+        return ", ".join(f"{name} {text}" for name, text in self.given.items() if name != "sort")
 
 
 def with_page(query: str, number: int) -> str:
@@ -69,8 +77,13 @@ def render_page(
     """Render ``template``, or only the partial whose element htmx wants to replace.
 
     A partial, the element it fills and the entry in ``partials`` share one name. Without a
-    ``status`` it is 422 where a form of the context has errors.
+    ``status`` it is 422 where a form of the context has errors. ``?csv=`` names a table of the
+    context whose rows are the answer.
     """
+    if asked := request.GET.get("csv"):
+        tables = (each for each in context.values() if type(each) is TableView)
+        if table := next((each for each in tables if each.table.name == asked), None):
+            return table.response(request)
     if status is None:
         # Unlike isinstance, this does not compute a lazy value.
         forms = [each for each in context.values() if issubclass(type(each), BaseForm)]

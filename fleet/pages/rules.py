@@ -35,6 +35,7 @@ from fleet.models.run import SHARE
 from fleet.pages.fields import submit
 from fleet.pages.forms import RunLimitsForm
 from fleet.pages.render import HtmxRequest, render_page
+from fleet.pages.tables import NEWEST, Column, Table, number
 from fleet.runs.limits import RUN_LIMITS, own_limits, set_limits
 from telemetry.detect import RULES
 from telemetry.detect.rules import Rule
@@ -57,6 +58,47 @@ class RuleRow:
     last_fired_at: datetime | None
     # Of the last year, by severity.
     quality: Sequence[Quality]
+
+    @property
+    def n_false(self) -> int:
+        return sum(each.n_false for each in self.quality)
+
+    @property
+    def n_fired(self) -> int:
+        return sum(each.n_fired for each in self.quality)
+
+
+RULE_TABLE = Table(
+    "rules",
+    "most open alerts first",
+    (
+        Column("rule", "Rule", "rule.title"),
+        Column("name", "Name", "rule.name", style=None),
+        Column("severity", "Severity", "rule.severity"),
+        Column("subject", "Subject", "rule.subject", style=None),
+        number("open", "Open", "n_open", style=""),
+        number("false", "False in a year, of its share", "n_false", style=""),
+        number("fired", "Fired in a year", "n_fired", style=None),
+        Column("last", "Last fired", "last_fired_at", "UTC", "wide", **NEWEST),
+        Column(
+            "limits", "Thresholds", lambda row: [" ".join(each) for each in row.limits], "", None
+        ),
+    ),
+    anchor="#rules",
+)
+FOUND = Table(
+    "found",
+    "by run",
+    (
+        Column("run", "Run", lambda row: row[0]),
+        number("all", "All workers slow", lambda row: row[1].slowdown_ratio, "ratio"),
+        number("one", "One worker slow", lambda row: row[1].worker_ratio, "ratio"),
+        number("within", "Within", lambda row: row[1].within_s, "s"),
+        number("scatter", "Steps scatter by", lambda row: row[1].scatter_ratio, "ratio"),
+    ),
+    parameter="sort_found",
+    anchor="#found",
+)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -120,14 +162,18 @@ def _show(request: HtmxRequest, form: RunLimitsForm | None, *, asked: str = "") 
         failures, found = rule_failures(hot_store()), limits_now(hot_store())
     except RedisError:
         failures, found = [], None
+    rows.sort(key=lambda row: -row.n_open)
+    of_runs = sorted(found.runs.items()) if found else []
+    query = request.GET.dict()
     context = {
-        "rows": rows,
+        "table": RULE_TABLE.by(query, lambda table: table.sorted(rows)),
         "year": quality(now=now, within=YEAR),
         "quality": quality(now=now, within=RECENT),
         "failures": failures,
         "found": found,
         "is_old": found is not None and now - found.at > MINUTE,
-        "limits_now": sorted(found.runs.items()) if found else [],
+        "limits_now": of_runs,
+        "found_table": FOUND.by(query, lambda table: table.sorted(of_runs)),
         "evaluated_at": last_evaluation(settings.REDIS_URL)(),
         "runs": active.values_list("name", flat=True)[:N_SUGGESTED],
         "own_limits": [(run, own) for run in changed if (own := own_limits(run))],

@@ -1,26 +1,25 @@
 """The list of runs, the page of one run, and the compiles of all runs."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import groupby
 from typing import Any
 
 from django.conf import settings
 from django.core.paginator import Paginator
-from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from fleet.alerts.text import AlertText
+from fleet.alerts.impact import impact_of, worst_first
+from fleet.alerts.text import AlertText, headline
 from fleet.charts import runs as charts
 from fleet.charts.heat import HeatGroup, heat_groups
 from fleet.charts.readings import fleet_readings
 from fleet.charts.runs import AXES, EMAS, LossView, RunChart, charts_of, with_newest_steps
-from fleet.costs.late_workers import late_workers
+from fleet.costs.late_workers import LateWorker, late_workers
 from fleet.costs.panel import with_cost_fields
 from fleet.formatting import counted, duration, percent
 from fleet.models import Alert, CompileEvent, Node, Run, TraceRequest
@@ -30,6 +29,15 @@ from fleet.pages.frozen import frozen_run, frozen_run_alerts, run_in_window, win
 from fleet.pages.imported_runs import log_context, log_page, trace_context, trace_page
 from fleet.pages.nodes import rows_of, worst_rows
 from fleet.pages.render import WEEK_DAYS, Filter, HtmxRequest, period_days, render_page, with_page
+from fleet.pages.tables import (
+    NEWEST,
+    ROWS_AT_ONCE,
+    Column,
+    Table,
+    TableView,
+    in_chunks,
+    number,
+)
 from fleet.pages.text import run_headline
 from fleet.runs.compile_summaries import (
     SINCE,
@@ -51,9 +59,8 @@ from telemetry.store.refused import read_refused
 
 STATES = ("active", "over", "retired")
 RUNS_PER_PAGE = 50
-# Of a run: large, and shown on its own page only; and what its price follows from.
+# Of a run: large, and shown on its own page only.
 UNSEEN = ("plan", "clock", "labels", "spending")
-PRICES = ("usd_per_node_hour", "price_basis", "tariff")
 LIST_PARTIALS = ("runs",)
 PARTIALS = ("headline", "vitals", "alerts", "heat-map", "drills", "nodes", "money")
 # Htmx replaces the element with the empty answer, and asks no more.
@@ -77,6 +84,18 @@ class RunRow:
         return self.health or self.run.phase
 
     @property
+    def headline(self) -> str:
+        return headline(self.alert) if self.alert else ""
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        return self.run.usd_per_hour or None
+
+    @property
+    def lost_usd_per_hour(self) -> float | None:
+        return impact_of(self.alert).usd_per_hour if self.alert else None
+
+    @property
     def health(self) -> str:
         if self.alert is not None:
             return self.alert.state
@@ -95,44 +114,100 @@ class RunFilter(Filter):
     q: str = ""
 
 
+RUNS = Table(
+    "runs",
+    "worst first",
+    (
+        Column("run", "Run", "run.name", order="name"),
+        Column("team", "Team", "run.team", style="wide", order="team"),
+        Column("model", "Model", "run.model", style="widest", order="model"),
+        number("nodes", "Nodes", "run.n_nodes", style="wide", order="n_nodes"),
+        Column("type", "Type", "run.instance_type", style=None),
+        number("share", "All-reduce share", "now.share_ratio", "ratio", style="share-col"),
+        number("wait", "Waiting", "now.wait_ratio", "ratio", style=None),
+        number("step", "Step", "now.step_s", "s", style="num wide"),
+        number("tokens", "Tokens/s", "now.tokens_per_s", style="num wide"),
+        number("mfu", "MFU", "now.mfu_ratio", "ratio", style="num wide"),
+        number("mtok", "$ / 1M", "now.usd_per_mtok", "USD per 1M tokens", style="num wide"),
+        number("price", "$ / h", "usd_per_hour", "USD per hour", style="num wide"),
+        number("cost", "Cost", "usd", "USD", style="num wide"),
+        number("started", "Started", "run.started_at", "UTC", style="widest", order="started_at"),
+        Column("ended", "Ended", "run.finished_at", "UTC", style=None),
+        Column("state", "State", "state", style="wide"),
+        Column("alert", "Open alert", "headline", style="widest"),
+        number("loss", "Lost per hour", "lost_usd_per_hour", "USD", style="num widest"),
+    ),
+)
+
+
 def runs_context(page: str = "1", **filters: str) -> dict[str, Any]:
-    """Return one page of the runs by team, active ones first."""
+    """Return one page of the runs that match."""
     now, hot = timezone.now(), hot_store()
     keep = RunFilter.of(filters)
     kept = Run.objects.filter_by(state=keep.state, label=keep.label, text=keep.q)
-    ordered = kept.alias(is_over=Q(finished_at__isnull=False)).order_by("team", "is_over", "name")
-    listing = Paginator(ordered.defer(*UNSEEN), RUNS_PER_PAGE).get_page(page)
-    alerts = Alert.objects.open().exclude(run=None, parts=[]).worst_first().select_related("run")
-    alerts = alerts.defer(*(f"run__{name}" for name in UNSEEN))
-    summed_up = runs_now(hot, listing, now_s=now.timestamp(), alerts=alerts)
-    teams = groupby(rows_with_alerts(summed_up, alerts, now=now), key=lambda row: row.run.team)
-    active = list(kept.active().only("n_nodes", "finished_at", *PRICES))
+    accusing = Alert.objects.open().exclude(run=None, parts=[]).select_related("run", "node")
+    alerts = sorted(accusing.defer(*(f"run__{name}" for name in UNSEEN)), key=worst_first)
+
+    def rows_of_runs(runs: Iterable[Run]) -> list[RunRow]:
+        summed_up = runs_now(hot, runs, now_s=now.timestamp(), alerts=alerts)
+        return rows_with_alerts(in_worst_order(summed_up, alerts), alerts, now=now)
+
+    active = rows_of_runs(kept.active().defer(*UNSEEN))
+
+    def keys(table: TableView) -> list[int]:
+        if table.column is not None and table.column.order:
+            return list(table.ordered(kept.order_by("name")).values_list("pk", flat=True))
+        over = kept.exclude(finished_at=None).order_by("-finished_at", "name")
+        if table.column is not None and table.column.key == "cost":
+            # It follows from the prices over time, also of runs that are over.
+            spent = table.sorted([*active, *rows_of_runs(over.defer(*UNSEEN))])
+            return [row.run.pk for row in spent]
+        known = [row.run.pk for row in table.sorted(active)]
+        return [*known, *over.values_list("pk", flat=True)]
+
+    def rows_of_keys(wanted: Sequence[int]) -> list[RunRow]:
+        rows = {row.run.pk: row for row in active}
+        others = Run.objects.defer(*UNSEEN).in_bulk([key for key in wanted if key not in rows])
+        rows |= {row.run.pk: row for row in rows_of_runs(others.values())}
+        return [rows[key] for key in wanted if key in rows]
+
+    def every(table: TableView) -> Iterator[RunRow]:
+        wanted = keys(table)
+        for start in range(0, len(wanted), ROWS_AT_ONCE):
+            yield from rows_of_keys(wanted[start : start + ROWS_AT_ONCE])
+
+    table = RUNS.by(keep.given, every)
+    listing = Paginator(keys(table), RUNS_PER_PAGE).get_page(page)
     return {
         "keep": keep,
         "states": STATES,
-        "teams": [(team or "no team", list(members)) for team, members in teams],
+        "table": table,
+        "rows": rows_of_keys(listing.object_list),
         "n_active": len(active),
-        "usd_per_hour": sum(run.usd_per_hour for run in active),
+        "usd_per_hour": sum(row.run.usd_per_hour for row in active),
         "page": listing,
         "stream_filters": with_page(keep.query, listing.number),
     }
 
 
-def worst_runs(runs: Sequence[RunNow], alerts: Iterable[Alert], *, most: int) -> list[RunNow]:
-    """Return what a page shows of many runs: those with an alert first, then by their share."""
-    if len(runs) <= most:
-        return list(runs)
+def in_worst_order(runs: Iterable[RunNow], alerts: Iterable[Alert]) -> list[RunNow]:
+    """Sort runs: those with the worst alert first, stale ones, then by their share."""
     # The worst alert is the first one.
     place: dict[str, int] = {}
-    for number, alert in enumerate(alerts):
+    for at, alert in enumerate(alerts):
         for name in alert.runs:
-            place.setdefault(name, number)
+            place.setdefault(name, at)
 
-    def order(now: RunNow) -> tuple[bool, int, bool, float]:
-        known = place.get(now.run.name)
-        return known is None, known or 0, not now.is_stale, -(now.share_ratio or 0.0)
+    def order(now: RunNow) -> tuple[bool, int, bool, float, str]:
+        known, share = place.get(now.run.name), now.share_ratio or 0.0
+        return known is None, known or 0, not now.is_stale, -share, now.run.name
 
-    return sorted(runs, key=order)[:most]
+    return sorted(runs, key=order)
+
+
+def worst_runs(runs: Sequence[RunNow], alerts: Iterable[Alert], *, most: int) -> list[RunNow]:
+    """Return what a page shows of many runs: those with an alert first, then by their share."""
+    return list(runs) if len(runs) <= most else in_worst_order(runs, alerts)[:most]
 
 
 def rows_with_alerts(
@@ -316,6 +391,34 @@ def with_loss_view(request: HttpRequest, chart: RunChart) -> RunChart:
 
 
 PERIODS_DAYS = (1, 7, 30)
+WORKERS = Table(
+    "workers",
+    "most lost first",
+    (
+        Column("worker", "Worker", "worker.name"),
+        number("lost", "Node-hours lost", "node_hours", "h"),
+        number("cost", "Cost", "usd", "USD"),
+        number("late", "Late for", "worker.late_s", "s"),
+        Column("reason", "Takes longer", "reason"),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """A worker, what it made its run lose, and that by day."""
+
+    worker: LateWorker
+    node_hours: float
+    usd: float | None
+    by_day: Sequence[float] = ()
+    url: str = ""
+
+    @property
+    def reason(self) -> str:
+        return self.worker.reason or "not known" if self.worker.late_s else ""
+
+
 MOST_WORKERS = 50
 
 
@@ -326,22 +429,28 @@ def run_workers(request: HtmxRequest, name: str) -> HttpResponse:
     days = period_days(request, PERIODS_DAYS)
     end = run.finished_at or timezone.now()
     late = late_workers(run, start=end - timedelta(days=days), end=end)
-    shown = late.workers[:MOST_WORKERS]
+    every = [
+        WorkerRow(each, late.node_hours(each.lost_s), each.usd if run.usd_per_hour else None)
+        for each in late.workers
+    ]
+    table = WORKERS.by(request.GET.dict(), lambda t: t.sorted(every), file=f"{run.name}-workers")
+    shown = table.rows[:MOST_WORKERS]
     # A month of columns is too wide.
-    seconds = sorted({day for each in shown for day in each.by_day}) if days == WEEK_DAYS else []
-    names = {each.node for each in shown}
+    days_shown = days == WEEK_DAYS
+    seconds = sorted({d for row in shown for d in row.worker.by_day}) if days_shown else []
+    names = {row.worker.node for row in shown}
     known = set(Node.objects.filter(name__in=names).values_list("name", flat=True))
     context = {
         "run": run,
         "found": late,
+        "table": table,
         "rows": [
-            {
-                "worker": each,
-                "url": address("node-detail", each.node) if each.node in known else "",
-                "node_hours": late.node_hours(each.lost_s),
-                "by_day": [late.node_hours(each.by_day.get(day, 0.0)) for day in seconds],
-            }
-            for each in shown
+            replace(
+                row,
+                url=address("node-detail", row.worker.node) if row.worker.node in known else "",
+                by_day=[late.node_hours(row.worker.by_day.get(day, 0.0)) for day in seconds],
+            )
+            for row in shown
         ],
         "n_more": len(late.workers) - len(shown),
         "shown_days": [datetime.fromtimestamp(day, UTC) for day in seconds],
@@ -406,6 +515,44 @@ def reports_of(hot: HotStore, run: Run, *, now: datetime) -> list[tuple[str, str
     return lines + [("Failed", reason) for reason in reasons]
 
 
+COMPILES = Table(
+    "compiles",
+    "newest first",
+    (
+        Column("at", "Time", "event.at", "UTC", "wide", "at", **NEWEST),
+        Column("run", "Run", "event.run.name", order="run__name"),
+        Column("graph", "Graph", "event.module", style="wide", order="module"),
+        number("seconds", "Compile time", "event.seconds", "s", order="seconds"),
+        number("cost", "Cost", "usd", "USD", style="num wide"),
+        Column("changes", "Changes in the cache key", "changes"),
+        Column("outcome", "Outcome", lambda row: row.event.get_outcome_display(), style=None),
+        Column("why", "Why", lambda row: row.event.get_verdict_display(), style=None),
+        Column("process", "Process", "event.process", style=None),
+    ),
+    is_stored=True,
+    anchor="#events",
+)
+COMPILES_BY_RUN = Table(
+    "by-run",
+    "most unplanned compile time first",
+    (
+        Column("run", "Run", "run.name"),
+        Column("team", "Team", "run.team", style=None),
+        number("graphs", "Graphs", "n_graphs", style="num wide"),
+        number("hits", "Hits", "hit_ratio", "ratio"),
+        number("compiled", "Compiled", "n_misses"),
+        number("failed", "Failed", "n_failures", style="num wide"),
+        number("time", "Compile time", "wall_s", "s", style="num wide"),
+        number("unplanned", "Unplanned", "lost_s", "s"),
+        number(
+            "cost", "Cost", lambda row: row.usd if row.lost_s else None, "USD", style="num wide"
+        ),
+        Column("cache", "Cache", "cache", style="wide"),
+        Column("compiler", "neuronx-cc", "compiler", style="wide"),
+    ),
+    parameter="sort_runs",
+    anchor="#by-run",
+)
 COMPILE_PARTIALS = ("sums", "events", "by-run")
 COMPILES_PER_PAGE = 25
 USUAL_SINCE = "30d"
@@ -420,6 +567,7 @@ class CompileFilter(Filter):
     run: str = ""
     since: str = ""
     what: str = ""
+    sort_runs: str = ""
 
 
 def compiles_context(page: str = "1", **filters: str) -> dict[str, Any]:
@@ -430,14 +578,18 @@ def compiles_context(page: str = "1", **filters: str) -> dict[str, Any]:
     )
     what = WHAT.get(keep.what, WHAT[""])
     shown_events = events.filter(what[1]).select_related("run").defer("run__plan", "run__clock")
-    listing = Paginator(shown_events.order_by("-at", "-pk"), COMPILES_PER_PAGE).get_page(page)
+    newest = shown_events.order_by("-at", "-pk")
+    table = COMPILES.by(keep.given, lambda t: in_chunks(t.ordered(newest), compile_rows))
+    listing = Paginator(table.ordered(newest), COMPILES_PER_PAGE).get_page(page)
+    sums = fleet_compile_sums(events)
     return {
+        "table": table,
+        "by_run": COMPILES_BY_RUN.by(keep.given, lambda t: t.sorted(sums.rows)),
         "keep": keep,
         "since": keep.since if keep.since in SINCE else USUAL_SINCE,
-        "sums": fleet_compile_sums(events),
+        "sums": sums,
         "rows": compile_rows(listing.object_list),
         "page": listing,
-        "query": keep.query,
         "what": what[0],
         "stream_filters": with_page(keep.query, listing.number),
     }

@@ -1,6 +1,6 @@
 """Pages of the silences: what is muted until when and why, and muting something new."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -10,7 +10,7 @@ from django.db.models import Prefetch
 from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
-from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.http import url_has_allowed_host_and_scheme, urlencode
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 from django_htmx.http import HttpResponseClientRedirect, trigger_client_event
@@ -25,11 +25,28 @@ from fleet.models import Alert, Silence
 from fleet.pages.fields import submit
 from fleet.pages.forms import SilenceEndForm, SilenceForm
 from fleet.pages.render import HtmxRequest, render_page
+from fleet.pages.tables import NEWEST, Column, Table, TableView
 from telemetry.errors import LARGEST_KEY, FieldError, whole_number
 
 OVER = "The silence has already expired, or its end was changed by another user."
 N_PAST, N_LISTED = 50, 12
 LIST_PARTIALS, PARTIALS = ("silences", "over"), ("silence",)
+
+
+OVER_TABLE = Table(
+    "silences",
+    "latest first",
+    (
+        Column("expired", "Expired", "ends_at", "UTC", "", "ends_at", **NEWEST),
+        Column("matchers", "Matchers", "matchers", order="matchers"),
+        Column("reason", "Reason", "reason", style="wide", order="reason"),
+        Column("by", "By", "by", order="by"),
+        Column("started", "Started", "starts_at", "UTC", None),
+        Column("expired_by", "Expired by", "expired_by", style=None),
+    ),
+    is_stored=True,
+    anchor="#over",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +60,36 @@ def with_headlines(alerts: Iterable[Alert]) -> list[SilencedAlertRow]:
     return [SilencedAlertRow(alert, headline(alert)) for alert in alerts]
 
 
-def silences_context() -> dict[str, Any]:
+def silences_context(**query: str) -> dict[str, Any]:
     """Return the active silences, oldest first, and the expired ones."""
     now = timezone.now()
     muted = Prefetch("alerts", Alert.objects.open().select_related("run", "node"))
     silences = Silence.objects.active(now).order_by("starts_at", "pk").prefetch_related(muted)
+    over = Silence.objects.over(now)
+
+    def every(table: TableView) -> Iterator[Silence]:
+        yield from silences
+        yield from table.ordered(over).iterator()
+
+    table = OVER_TABLE.by(query, every)
     return {
+        "table": table,
+        "stream_filters": urlencode({"sort": table.sort} if table.sort else {}),
         "silences": [
             (AgedSilence.of(silence, now=now), with_headlines(silence.alerts.all()))
             for silence in silences
         ],
-        "over": list(Silence.objects.over(now)[:N_PAST]),
+        "over": list(table.ordered(over)[:N_PAST]),
     }
 
 
 @require_safe
 def silence_list(request: HtmxRequest) -> HttpResponse:
     return render_page(
-        request, "alerts/silence_list.html", silences_context(), partials=LIST_PARTIALS
+        request,
+        "alerts/silence_list.html",
+        silences_context(**request.GET.dict()),
+        partials=LIST_PARTIALS,
     )
 
 

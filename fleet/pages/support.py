@@ -27,9 +27,24 @@ from fleet.models import SupportCheck, Trial
 from fleet.pages.check_forms import SupportForm
 from fleet.pages.fields import submit
 from fleet.pages.render import HtmxRequest, render_page
+from fleet.pages.tables import NEWEST, Column, Table, number
 from telemetry.checks.support import OperatorJudgement, SupportState
 
 N_CHECKS, N_TRIALS, MOST_SHOWN = 100, 100, 500
+CHECKS = Table(
+    "support-checks",
+    "newest first",
+    (
+        Column("checked", "Checked", "checked_at", "UTC", "", "checked_at", **NEWEST),
+        Column("file", "File", "file", order="file"),
+        number("unsupported", "Unsupported", "n_unsupported", order="n_unsupported"),
+        number("unknown", "Unknown", "n_unknown", order="n_unknown"),
+        number("operators", "Operators", "n_operators", style=None),
+        Column("trial", "Trial", "trial", order="trial__name"),
+        Column("by", "By", "by", order="by"),
+    ),
+    is_stored=True,
+)
 STYLES = {
     SupportState.UNSUPPORTED: ("bad", "▲"),
     SupportState.UNKNOWN: ("warn", "?"),
@@ -92,8 +107,10 @@ def _check(request: HtmxRequest) -> HttpResponse:
 
 def _show(request: HtmxRequest, form: SupportForm) -> HttpResponse:
     checks = SupportCheck.objects.select_related("trial").defer("operators", "trial__figures")
+    table = CHECKS.by(request.GET.dict(), lambda t: t.ordered(checks).iterator())
     context = {
-        "checks": [(check, check_summary(check)) for check in checks[:N_CHECKS]],
+        "table": table,
+        "checks": [(check, check_summary(check)) for check in table.ordered(checks)[:N_CHECKS]],
         "form": form,
     }
     return render_page(request, "checks/support_list.html", context, partials=("checks",))

@@ -199,6 +199,7 @@ TOPICS: Mapping[str, Topic] = {
         costs.PARTIALS,
         role="lead",
         every_s={"budgets": FIGURES_S},
+        filters=("sort",),
     ),
     "drills": Topic(
         drills.drills_context,
@@ -212,7 +213,10 @@ TOPICS: Mapping[str, Topic] = {
     ),
     "alert": Topic(alerts.alert_context, "alerts/alert_detail.html", alerts.PARTIALS, named=True),
     "silences": Topic(
-        silences.silences_context, "alerts/silence_list.html", silences.LIST_PARTIALS
+        silences.silences_context,
+        "alerts/silence_list.html",
+        silences.LIST_PARTIALS,
+        filters=("sort",),
     ),
     "silence": Topic(
         silences.silence_context, "alerts/silence_detail.html", silences.PARTIALS, named=True

@@ -20,6 +20,7 @@ from fleet.pages.charts import chart_table
 from fleet.pages.fields import submit
 from fleet.pages.forms import TrialForm
 from fleet.pages.render import HtmxRequest, render_page
+from fleet.pages.tables import NEWEST, Column, Table
 from fleet.trials import services
 from fleet.trials.figures import (
     BY_NAME,
@@ -45,6 +46,35 @@ class TrialRow:
     trial: Trial
     reports: list[CandidateReport]
     is_missing: bool = False
+
+
+def _answers(row: TrialRow) -> str:
+    lines = (f"{report.decision.answer} {report.decision.advice}" for report in row.reports)
+    return " ".join(lines)
+
+
+def _verdicts(row: TrialRow) -> list[str]:
+    return [report.verdict.badge or "none" for report in row.reports]
+
+
+TRIALS = Table(
+    "trials",
+    "newest first",
+    (
+        Column("started", "Started", "trial.created_at", "UTC", "", "created_at", **NEWEST),
+        Column("name", "Name", "trial.name", order="name"),
+        Column("team", "Team", "trial.team", order="team"),
+        Column("ended", "Ended", "trial.ended_at", "UTC", order="ended_at", **NEWEST),
+        Column("question", "Question", "trial.question", style=None),
+        Column(
+            "runs", "Runs", lambda row: [arm.label for arm in row.trial.compared_arms], "", None
+        ),
+        Column("verdict", "Verdict", _verdicts, style=None),
+        Column("answer", "Answer", _answers, style=None),
+        Column("by", "Started by", "trial.created_by", style=None),
+    ),
+    is_stored=True,
+)
 
 
 def trial_row(trial: Trial) -> TrialRow:
@@ -81,8 +111,10 @@ def _begin(request: HtmxRequest) -> HttpResponse:
 
 
 def _show(request: HtmxRequest, form: TrialForm) -> HttpResponse:
-    trials = Trial.objects.with_arms()[:N_TRIALS]
-    context = {"rows": [trial_row(trial) for trial in trials], "form": form}
+    newest = Trial.objects.with_arms().order_by("-pk")
+    table = TRIALS.by(request.GET.dict(), lambda t: map(trial_row, t.ordered(newest)))
+    rows = [trial_row(trial) for trial in table.ordered(newest)[:N_TRIALS]]
+    context = {"table": table, "rows": rows, "form": form}
     return render_page(request, "trials/trial_list.html", context, partials=("trials",))
 
 

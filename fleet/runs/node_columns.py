@@ -5,7 +5,7 @@ objects (`fleet.runs.summaries.nodes_now`).
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
@@ -17,10 +17,17 @@ from fleet.models import Alert, Node, Run
 from fleet.models.annotation import moment_of
 from fleet.runs.state import is_starting, own_pause_s, reporting_nodes, watching_s
 from fleet.runs.summaries import JOB_STALE_S, STALE_AFTER_S, RunNow, usd_per_mtok
-from telemetry.blocks import METRICS, FloatArray, IntArray
+from telemetry.blocks import METRICS, FloatArray, IntArray, highest, sum_known
 from telemetry.store.history import parts_at
 from telemetry.store.hot import HotStore
-from telemetry.store.packing import ABSENT_RATIO, RATIO_STEPS, Codes, encode
+from telemetry.store.packing import (
+    ABSENT_RATIO,
+    RATIO_STEPS,
+    Codes,
+    decode,
+    encode,
+    unpack,
+)
 from telemetry.store.reading import names_in
 
 BoolArray = NDArray[np.bool_]
@@ -31,6 +38,12 @@ BY_RUN_AND_RANK = (F("run__name").asc(nulls_last=True), "rank", "name")
 COLUMNS = ("pk", "name", "shard", "run_id", "run__name", "rank", "source", "instance_type")
 SIZES = ("n_cores", "n_devices")
 ROWS_REMEMBERED = 65_536
+# How figures of a node follow from metrics of its parts, as in `summaries.latest_figures`.
+FIGURES: Mapping[str, tuple[tuple[str, ...], Callable[[FloatArray, int], FloatArray]]] = {
+    "hbm_bytes_per_s": (("hbm_bandwidth_bytes_per_s",), sum_known),
+    "efa_latency_max_s": (("efa_latency_s",), highest),
+    "ecc_uncorrected": (("mem_ecc_uncorrected", "sram_ecc_uncorrected"), sum_known),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,6 +239,34 @@ def node_columns_at(hot: HotStore, *, at_s: int, runs: Collection[int]) -> NodeC
         tick=at_s,
         codes=codes,
     )
+
+
+def newest_figure(hot: HotStore, columns: NodeColumns, name: str) -> FloatArray:
+    """Return one of ``FIGURES`` of each node, NaN where it is unknown: (n_nodes,).
+
+    Only its metrics are decoded.
+    """
+    metrics, summed_up = FIGURES[name]
+    roster, lacking = columns.roster, set()
+    pieces: list[tuple[IntArray, list[FloatArray]]] = []
+    for shard, (_, layout, blob) in hot.latest_packed().items():
+        packings = {column.name: column.packing for column in layout.columns}
+        codes = {metric: unpack([blob], layout, metric) for metric in metrics}
+        parts = [decode(each[0], packings[m]) for m, each in codes.items() if each is not None]
+        if parts:
+            pieces.append((roster.rows(layout.nodes, layout.digest), parts))
+        else:
+            lacking.add(shard)
+    # Exporters of one node are scraped at different times.
+    for block in hot.latest(lacking).values() if lacking else ():
+        if parts := [block.values[metric] for metric in metrics if metric in block.values]:
+            pieces.append((np.array([roster.row_of.get(n, -1) for n in block.nodes]), parts))
+    values = np.full(len(roster.names), np.nan)
+    for rows, parts in pieces:
+        is_known = rows >= 0
+        values[rows[is_known]] = summed_up(np.hstack(parts).astype(float), 1)[is_known]
+    values[~columns.is_up] = np.nan
+    return values
 
 
 def _is_unknown(hot: HotStore, roster: Roster) -> BoolArray:

@@ -1,7 +1,5 @@
 """The text of a trial: values, sentences, notes, rows of tables, the interval chart, CSV."""
 
-import csv
-import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -12,6 +10,7 @@ from fleet.formatting import (
     MINUS,
     change,
     count,
+    csv_text,
     duration,
     percent,
     points,
@@ -335,15 +334,11 @@ ARM_COLUMNS = (
     *("settled_s", "settled_tokens", "price_basis"),
     *("usd_per_hour", "usd_ready", "usd_warm_up", "usd_settled", "usd_between", "usd"),
 )
-# A spreadsheet takes what begins with one of these for a formula.
-FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")
 
 
 def written_csv(figures: TrialFigures) -> str:
     """Write two tables with an empty line between: the comparisons, and what each arm took."""
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(COMPARISON_COLUMNS)
+    rows: list[Sequence[object]] = [COMPARISON_COLUMNS]
     for candidate in figures.candidates:
         verdict = judge(figures, candidate)
         for comparison in candidate.comparisons:
@@ -360,22 +355,12 @@ def written_csv(figures: TrialFigures) -> str:
                 f"{NO_VERDICT}{why_none}" if why_none else comparison.word,
                 None if why_none else comparison.n_more_steps,
             ]
-            writer.writerow([_cell(value) for value in row])
-    writer.writerow([])
-    writer.writerow(ARM_COLUMNS)
-    for arm in figures.arms:
-        row = [arm.label, *(getattr(arm, name) for name in ARM_COLUMNS[1:])]
-        writer.writerow([_cell(value) for value in row])
-    return text.getvalue()
-
-
-def _cell(value: object) -> object:
-    """Escape text that a spreadsheet would evaluate; None becomes an empty cell."""
-    if not isinstance(value, str):
-        return "" if value is None else value
-    # Spreadsheets that guess the encoding read this sign wrongly.
-    text = value.replace("\u00d7", "x")
-    return f"'{text}" if text.startswith(FORMULA_PREFIXES) else text
+            rows.append(row)
+    rows += [(), ARM_COLUMNS]
+    rows += [
+        [arm.label, *(getattr(arm, name) for name in ARM_COLUMNS[1:])] for arm in figures.arms
+    ]
+    return csv_text(rows)
 
 
 # Two arms may cost nearly the same: below this, dollars are written to a hundredth of a cent.

@@ -5,6 +5,9 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
+from fleet.models import Alert
+from tests.browser.test_accessibility import ASK, AXE
+
 pytestmark = pytest.mark.browser
 
 
@@ -18,7 +21,7 @@ PAGES = {
 }
 
 
-def test_the_skip_link_the_help_and_the_search_by_keyboard(page: Page, fleet: str) -> None:
+def test_the_skip_link_and_the_help_by_keyboard(page: Page, fleet: str) -> None:
     page.goto(fleet)
     page.keyboard.press("Tab")
     expect(page.locator(".skip")).to_be_focused()
@@ -34,44 +37,73 @@ def test_the_skip_link_the_help_and_the_search_by_keyboard(page: Page, fleet: st
     expect(page.locator("#keys")).to_be_hidden()
 
     # Letters that are typed into a field are only letters.
-    page.locator("#search").press_sequentially("gn?")
+    page.keyboard.press("/")
+    field = page.locator("#search")
+    expect(field).to_be_focused()
+    field.press_sequentially("gn?")
     assert page.url.partition("#")[0].rstrip("/") == fleet
-    expect(page.locator("#search")).to_have_value("gn?")
-    page.locator("#search").fill("")
+    expect(field).to_have_value("gn?")
     page.keyboard.press("Escape")
+    expect(field).to_be_hidden()
+
+
+def test_the_palette_finds_by_keyboard_touch_and_without_a_mouse(
+    page: Page, fleet: str, alert: Alert
+) -> None:
+    # An EFA alert fires.
+    Alert.objects.update(rule="step_slow", cause="network", device=4)
+    page.goto(fleet)
+    dialog, field = page.locator("#palette"), page.locator("#search")
+    options = dialog.get_by_role("option")
+
+    # Without a text: what is open, pages and runs.
+    page.keyboard.press("Control+k")
+    expect(field).to_be_focused()
+    expect(dialog.get_by_role("group").first).to_have_attribute("aria-label", "Open alerts")
+    page.keyboard.press("Control+k")
+    expect(dialog).to_be_hidden()
 
     page.keyboard.press("/")
-    page.keyboard.type("limp")
-    expect(page.locator("#results a").first).to_contain_text("limping")
-    page.keyboard.press("Enter")
-    page.wait_for_url(f"{fleet}/nodes/limping/")
-
-
-def test_suggestions_of_the_search_are_one_tab_stop(page: Page, fleet: str) -> None:
-    page.goto(fleet)
-    field = page.get_by_role("combobox", name="Find a node, run or alert")
-    field.fill("l")
-    found = page.locator("#results")
-    options = found.get_by_role("option")
-    expect(options).to_have_count(3)
+    page.keyboard.type("efa")
+    expect(options.first).to_have_attribute("href", f"/alerts/{alert.pk}/")
     expect(field).to_have_attribute("aria-expanded", "true")
+    expect(dialog.get_by_role("option", selected=True)).to_have_count(1)
 
-    for key in ("ArrowDown", "ArrowDown", "ArrowUp", "ArrowDown"):
-        field.press(key)
-    expect(field).to_be_focused()
-    expect(found.get_by_role("option", selected=True)).to_have_text(options.nth(1).inner_text())
+    # Arrows walk through all groups and round; the field keeps the focus.
+    field.fill("limping 3")
+    expect(options.first).to_have_text(re.compile("Device 3 of limping"))
+    field.press("ArrowDown")
     assert field.get_attribute("aria-activedescendant") == options.nth(1).get_attribute("id")
+    field.press("ArrowUp")
+    field.press("ArrowUp")
+    expect(options.last).to_have_attribute("aria-selected", "true")
+    expect(field).to_be_focused()
 
-    address = options.nth(1).get_attribute("href")
+    # Results are one tab stop with the field.
     field.press("Tab")
-    expect(page.locator("#results")).to_be_hidden()
-    assert not page.evaluate("document.activeElement.closest('.search')")
-    expect(field).to_have_attribute("aria-expanded", "false")
-    page.keyboard.press("Shift+Tab")
-    field.press("ArrowDown")
-    field.press("ArrowDown")
+    expect(dialog.get_by_role("button", name="Close")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+
+    # Narrow and dark: it fits, and a tap opens.
+    page.set_viewport_size({"width": 360, "height": 740})
+    page.emulate_media(color_scheme="dark")
+    page.locator("a.find").click()
+    field.fill("efa")
+    expect(options.first).to_have_attribute("href", f"/alerts/{alert.pk}/")
+    box = dialog.bounding_box()
+    assert box is not None
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 360
+    page.context.new_cdp_session(page).send("Page.setBypassCSP", {"enabled": True})
+    page.evaluate(AXE.read_text())
+    assert page.evaluate(ASK) == []
+
+    # Enter before the results came opens the first of them.
+    field.fill("")
+    field.press_sequentially("limping")
     field.press("Enter")
-    page.wait_for_url(f"{fleet}{address}")
+    page.wait_for_url(f"{fleet}/alerts/{alert.pk}/")
 
 
 def test_g_and_a_letter_go_to_a_page(page: Page, fleet: str) -> None:

@@ -2,6 +2,7 @@
 import { frozenLink } from "./charts.js";
 import { togglePause } from "./live.js";
 import { pressStep } from "./range.js";
+import { openPalette } from "./search.js";
 import { notify } from "./shell.js";
 
 const PAGES = { f: "fleet", n: "nodes", r: "runs", a: "alerts", s: "silences", h: "hand-over", d: "drills", m: "notifications", p: "preflight", t: "trials", c: "compiles", b: "budgets" };
@@ -50,7 +51,7 @@ async function freeze() {
 
 const ACTIONS = {
   "?": () => dialog().showModal(),
-  "/": () => document.getElementById("search").focus(),
+  "/": openPalette,
   g: () => { goingSince = Date.now(); },
   j: () => select(1),
   k: () => select(-1),
@@ -64,8 +65,10 @@ function act(event) {
   // On some keyboards brackets need AltGr.
   const isCommand = (event.ctrlKey || event.metaKey || event.altKey) && !event.getModifierState("AltGraph");
   if (isCommand || event.defaultPrevented) return;
+  // A dialog closes by itself.
+  if (document.querySelector("dialog[open]")) return;
   if (event.key === "Escape") return leave(event);
-  if (typing(event.target) || document.querySelector("dialog[open]")) return;
+  if (typing(event.target)) return;
   if (event.key in PAGES && Date.now() - goingSince < 1500) go(event.key);
   else if (event.key in ACTIONS) ACTIONS[event.key]();
   // A field that the button focuses must not get the letter.

@@ -1,10 +1,15 @@
-// The search field with its suggestions: a combobox, one tab stop. Without scripts it is a form.
+// The palette: one dialog that finds everything, a combobox with one tab stop. Without scripts the link leads to a page.
+import { say } from "./shell.js";
 
-let chosen = null; // the address of a suggestion
+let chosen = null; // the address of a result
+let isOld = true; // the results are of an earlier text
+let opensNext = false; // Enter was pressed before the results came
 
+const dialog = () => document.getElementById("palette");
 const links = () => [...document.querySelectorAll("#results a")];
+const chosenAt = () => links().findIndex((link) => link.href === chosen);
 
-/** Mark the suggestion that Enter opens; none, if there is no such number. */
+/** Mark the result that Enter opens; none, if there is no such number. */
 function choose(field, at) {
   links().forEach((link, i) => link.setAttribute("aria-selected", String(i === at)));
   const link = links()[at];
@@ -14,52 +19,67 @@ function choose(field, at) {
   link?.scrollIntoView({ block: "nearest" });
 }
 
-const chosenAt = () => links().findIndex((link) => link.href === chosen);
-
 function walk(event, field) {
+  const n = links().length;
   const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-  if (!by || !links().length) return;
+  if (!by || !n) return;
   event.preventDefault();
-  choose(field, Math.min(chosenAt() + by, links().length - 1));
+  choose(field, (chosenAt() + by + n) % n);
 }
 
 function open(event) {
-  const link = links()[Math.max(chosenAt(), 0)];
-  if (!link) return;
   event.preventDefault();
-  link.click();
+  opensNext = isOld;
+  if (!isOld) links()[Math.max(chosenAt(), 0)]?.click();
 }
 
-/** What the server lists as links become options, which Tab passes over. */
+/** What the server lists as links become options in groups, which Tab passes over. */
 function name(field) {
-  const list = document.querySelector("#results ul");
-  list?.setAttribute("role", "listbox");
-  list?.setAttribute("aria-label", "Suggestions");
-  for (const item of list?.children ?? []) item.setAttribute("role", "none");
+  document.querySelectorAll("#results .hits").forEach((group) => {
+    group.setAttribute("role", "group");
+    group.setAttribute("aria-label", group.querySelector("h2").textContent);
+    for (const part of group.querySelectorAll("h2, ul, li")) part.setAttribute("role", "presentation");
+  });
   links().forEach((link, i) => {
     Object.assign(link, { id: `result-${i}`, tabIndex: -1 });
     link.setAttribute("role", "option");
   });
-  choose(field, chosenAt());
-  tell(field);
+  isOld = false;
+  const n = links().length;
+  field.setAttribute("aria-expanded", String(n > 0));
+  choose(field, n ? 0 : -1);
+  say(`${n} result${n === 1 ? "" : "s"}`);
+  if (opensNext) links()[0]?.click();
+  opensNext = false;
 }
 
-function tell(field) {
-  field.setAttribute("aria-expanded", String(links().length > 0 && document.activeElement === field));
+export function openPalette() {
+  if (document.querySelector("dialog[open]")) return;
+  dialog().showModal();
+  const field = document.getElementById("search");
+  field.select();
+  htmx.trigger(field, "open");
 }
 
 export function startSearch() {
-  const form = document.querySelector(".search");
+  const form = dialog()?.querySelector("form");
   const field = form?.querySelector("input");
   if (!field) return;
-  const names = { role: "combobox", "aria-autocomplete": "list", "aria-controls": "results", "aria-expanded": "false" };
-  for (const [attribute, value] of Object.entries(names)) field.setAttribute(attribute, value);
   form.addEventListener("htmx:afterSwap", () => name(field));
   form.addEventListener("keydown", (event) => walk(event, field));
   form.addEventListener("submit", open);
-  field.addEventListener("focus", () => tell(field));
-  field.addEventListener("blur", () => {
-    choose(field, -1);
-    tell(field);
+  field.addEventListener("input", () => { isOld = true; });
+  // A click beside the dialog closes it, as does a link to a place on this page.
+  dialog().addEventListener("click", ({ target }) => (target === dialog() || target.closest("#results a")) && dialog().close());
+  document.querySelector("a.find")?.addEventListener("click", (event) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    openPalette();
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "k" || event.altKey || event.shiftKey || event.ctrlKey === event.metaKey) return;
+    event.preventDefault();
+    if (dialog().open) dialog().close();
+    else openPalette();
   });
 }

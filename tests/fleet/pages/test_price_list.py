@@ -37,7 +37,7 @@ def test_without_prices_it_shows_what_is_published(lead: Client) -> None:
 
 
 def test_a_run_under_way_shows_what_its_team_pays(lead: Client, run: Run) -> None:
-    rows = lead.get("/prices/").context["rows"]
+    rows = lead.get("/prices/").context["table"].rows
 
     assert [(row.instance_type, row.team, row.contract, row.n_runs) for row in rows] == [
         ("trn1.32xlarge", "LLM", None, 1)
@@ -53,7 +53,7 @@ def test_a_price_is_set_and_names_the_runs_it_changes(lead: Client, run: Run) ->
     assert (price.usd_per_node_hour, price.set_by) == (12.5, "lead")
     assert price.valid_from == datetime(2026, 11, 1, tzinfo=UTC)
     assert "applies to 1 active run" in page.text.replace("\u202f", " ")
-    assert page.context["rows"][0].contract == price
+    assert page.context["table"].rows[0].contract == price
     assert run.price[0] == 12.5
 
 

@@ -1,4 +1,4 @@
-"""The list of runs by team: communication loss and cost."""
+"""The list of runs: communication loss and cost, the worst first."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -38,12 +38,22 @@ def another(name: str, **fields: object) -> Run:
     return Run.objects.create(name=name, **usual | fields)
 
 
-def test_it_groups_runs_by_team(page: Page, alive: Run) -> None:
-    another("bert")
+def test_the_worst_runs_come_first_and_those_that_are_over_last(page: Page, alert: Alert) -> None:
+    another("adam")
+    another("aero", phase="finished", finished_at=timezone.now())
     text = page("/runs/")
 
-    assert text.index(">LLM</th>") < text.index(">llama</a>")
-    assert text.index(">search</th>") < text.index(">bert</a>")
+    places = [text.index(f'id="run-{name}"') for name in ("llama", "adam", "aero")]
+    assert places == sorted(places)
+    assert ">search</td>" in text
+
+
+def test_a_cost_is_sorted_over_all_runs(page: Page, alive: Run) -> None:
+    started_at = timezone.now() - timedelta(days=30)
+    another("old", started_at=started_at, phase="finished", finished_at=timezone.now())
+    text = page("/runs/?sort=-cost")
+
+    assert text.index('id="run-old"') < text.index('id="run-llama"')
 
 
 def test_it_shows_share_pace_and_price(page: Page, alive: Run) -> None:
