@@ -311,7 +311,7 @@ def _row_of_nodes(
     runs: str = "",
 ) -> HeatRow:
     means, first = cells[0], columns.roster.names[int(members[0])]
-    query = urlencode({"run": run, "page": str(place // NODES_PER_PAGE + 1)})
+    query = urlencode({"run": run, "sort": "run", "page": str(place // NODES_PER_PAGE + 1)})
     return HeatRow(
         f"{first}..{len(members)}",
         stem,

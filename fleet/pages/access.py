@@ -30,7 +30,7 @@ from fleet.models import Token
 from fleet.pages.fields import submit
 from fleet.pages.forms import PasswordForm, PersonForm, TokenForm
 from fleet.pages.render import HtmxRequest, render_page
-from fleet.pages.tables import NEWEST, Column, Table
+from fleet.pages.tables import Column, Table, moment
 from telemetry.errors import FieldError
 from telemetry.units import DAY_S
 
@@ -40,18 +40,10 @@ EXPIRED = Table(
     (
         Column("name", "Name", "name", order="name"),
         Column("scope", "Scope", "scope", order="scope"),
-        Column("created", "Created", "created_at", "UTC", "", "created_at", **NEWEST),
+        moment("created", "Created", "created_at", order="created_at"),
         Column("by", "Created by", "created_by", style=None),
-        Column(
-            "ended",
-            "Ended",
-            lambda t: t.revoked_at or t.expires_at,
-            "UTC",
-            "",
-            "ended_at",
-            **NEWEST,
-        ),
-        Column("used", "Last used", "last_used_at", "UTC", "", "last_used_at", **NEWEST),
+        moment("ended", "Ended", lambda t: t.revoked_at or t.expires_at, order="ended_at"),
+        moment("used", "Last used", "last_used_at", order="last_used_at"),
     ),
     is_stored=True,
     anchor="#over",

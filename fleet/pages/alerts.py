@@ -41,7 +41,7 @@ from fleet.pages.annotations import annotate_context
 from fleet.pages.frozen import alert_as_of
 from fleet.pages.render import Filter, HtmxRequest, render_page, with_page
 from fleet.pages.rules import MARKDOWN, check_first, do_now
-from fleet.pages.tables import NEWEST, Column, Table, TableView, in_chunks, number
+from fleet.pages.tables import Column, Table, TableView, in_chunks, moment, number
 from fleet.runs.node_columns import reporting_now
 from fleet.runs.state import watching
 from telemetry.detect import RULES
@@ -119,21 +119,21 @@ ALERTS = Table(
     (
         Column("state", "State", "state", style=None),
         Column("severity", "Severity", lambda row: row.alert.get_severity_display(), style=None),
-        Column("resolved", "Resolved", "alert.resolved_at", "UTC", "", "resolved_at", **NEWEST),
+        moment("resolved", "Resolved", "alert.resolved_at", order="resolved_at"),
         Column("alert", "Alert", "text.headline", order="rule"),
         Column("rule", "Rule", "alert.rule", style=None),
         Column("cause", "Cause", "text.cause", style="wide", order="cause"),
         Column("run", "Run", "alert.run", style=None),
         Column("nodes", "Nodes", "alert.nodes", style=None),
         Column("device", "Device", "alert.device", style=None),
-        Column("onset", "Onset", "alert.onset_at", "UTC", None),
-        Column("fired", "Fired", "alert.fired_at", "UTC", None),
+        moment("onset", "Onset", "alert.onset_at", style=None),
+        moment("fired", "Fired", "alert.fired_at", style=None),
         number("duration", "Duration", "text.lasted", "s", order="lasts"),
         number("lost", "Lost", "lost_usd", "USD", style="num wide", order="lost_usd"),
         number("factor", "Step factor", "text.impact.step_factor", style=None),
         number("impact", "Lost per hour", "text.impact.usd_per_hour", "USD", style=None),
         Column("owner", "Acknowledged by", "alert.owner", "", "wide", "owned_by"),
-        Column("at", "Acknowledged at", "alert.acknowledged_at", "UTC", None),
+        moment("at", "Acknowledged at", "alert.acknowledged_at", style=None),
         Column("false", "Marked false", "alert.false_mark", style=None),
         Column("drill", "Drill", "alert.is_drill", style=None),
         Column("action", "", "alert.pk", style="wide operator", is_sorted=False),
@@ -145,7 +145,7 @@ ALERTS = Table(
 SORTED_BY = {
     "lasts": F("resolved_at") - F("onset_at"),
     "lost_usd": Cast(KeyTextTransform("usd", "cost"), FloatField()),
-    "owned_by": Coalesce(NullIf("assigned_to", Value("")), NullIf("acknowledged_by", Value(""))),
+    "owned_by": Coalesce(NullIf("assigned_to", Value("")), "acknowledged_by"),
 }
 LIST_PARTIALS = ("open", "resolved")
 # These update live; "changes" and "similar" only after an action.

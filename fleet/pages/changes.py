@@ -28,7 +28,7 @@ from fleet.models import (
     Trial,
 )
 from fleet.pages.render import Filter, HtmxRequest, render_page
-from fleet.pages.tables import NEWEST, Column, Table
+from fleet.pages.tables import Column, Table, moment
 
 PER_PAGE = 50
 # Annotations that training jobs write by themselves.
@@ -41,7 +41,7 @@ CHANGES = Table(
     "changes",
     "newest first",
     (
-        Column("at", "Time", "at", "UTC", "", "log_at", **NEWEST),
+        moment("at", "Time", "at", order="log_at"),
         Column("by", "Person", "by", "", "wide", "log_by"),
         Column("kind", "Kind", "kind", style="wide"),
         Column("text", "Change", "text"),

@@ -23,7 +23,7 @@ from fleet.models import Budget, Run, TeamPrice
 from fleet.pages.fields import submit
 from fleet.pages.forms import BudgetForm, LengthForm, PriceForm
 from fleet.pages.render import HtmxRequest, render_page
-from fleet.pages.tables import NEWEST, Column, Table, number
+from fleet.pages.tables import Column, Table, moment, number
 from fleet.runs.prices import applicable_price, set_price
 from telemetry import catalog
 from telemetry.store.hot import hot_store
@@ -51,9 +51,9 @@ BUDGETS = Table(
         number("budget", "Budget", "budget.usd", "USD", style="num wide"),
         number("forecast", "Forecast", "forecast_usd", "USD", style="num wide"),
         number("hour", "Per hour", "usd_per_hour", "USD", style="num wide"),
-        Column("period", "Period", "budget.starts_at", "UTC", "wide"),
-        Column("end", "End of period", "budget.ends_at", "UTC", None),
-        Column("exhausted", "Exhausted at", "used_up_at", "UTC", None),
+        moment("period", "Period", "budget.starts_at", style="wide"),
+        moment("end", "End of period", "budget.ends_at", style=None),
+        moment("exhausted", "Exhausted at", "used_up_at", style=None),
         number("unpriced", "Runs without a price", "n_unpriced", style=None),
     ),
 )
@@ -211,14 +211,14 @@ HISTORY = Table(
     "price-history",
     "newest first",
     (
-        Column("from", "From", "valid_from", "UTC", **NEWEST),
+        moment("from", "From", "valid_from"),
         Column("type", "Instance type", "instance_type"),
         number("price", "Per node-hour", "usd_per_node_hour", "USD"),
         Column("team", "Team", "team", style="wide"),
         Column("terms", "Terms", lambda price: price.get_basis_display(), style="wide"),
         Column("source", "Source", "source", style="wide"),
         Column("by", "Set by", "set_by", style="wide"),
-        Column("at", "Set at", "set_at", "UTC", None),
+        moment("at", "Set at", "set_at", style=None),
     ),
     parameter="sort_history",
     anchor="#history",
@@ -233,7 +233,7 @@ PUBLISHED = Table(
         Column("terms", "Terms", "offer.basis", style="wide"),
         Column("region", "Region", "offer.region", style="wide"),
         Column("source", "Source", "offer.source.title", style="wide"),
-        Column("date", "Date", "offer.date", style="wide", **NEWEST),
+        Column("date", "Date", "offer.date", style="wide", largest_first=True),
     ),
     parameter="sort_published",
     anchor="#published",

@@ -23,7 +23,7 @@ from fleet.models import Alert, InjectedFault, Run
 from fleet.pages.fields import submit
 from fleet.pages.forms import DrillRunForm
 from fleet.pages.render import Filter, HtmxRequest, render_page, with_page
-from fleet.pages.tables import NEWEST, Column, Table, in_chunks, number
+from fleet.pages.tables import Column, Table, in_chunks, moment, number
 from fleet.simulation.drill_results import (
     DrillResult,
     by_kind,
@@ -84,7 +84,7 @@ DRILLS = Table(
     "drills",
     "newest first",
     (
-        Column("started", "Started", "fault.starts_at", "UTC", "wide", "starts_at", **NEWEST),
+        moment("started", "Started", "fault.starts_at", style="wide", order="starts_at"),
         Column("fault", "Fault", lambda row: row.fault.kind, order="kind"),
         Column(
             "where", "Location", lambda row: row.fault.node or row.fault.run, "", "wide", "place"

@@ -35,7 +35,7 @@ from fleet.models import Alert, Node, Run, SampleRequest
 from fleet.models.node import address
 from fleet.pages.frozen import frozen_node, window_context
 from fleet.pages.render import Filter, HtmxRequest, period_days, render_page, with_page
-from fleet.pages.tables import NEWEST, ROWS_AT_ONCE, Column, Table, TableView, in_chunks, number
+from fleet.pages.tables import ROWS_AT_ONCE, Column, Table, TableView, in_chunks, moment, number
 from fleet.pages.text import node_headline
 from fleet.runs.node_columns import (
     BY_RUN_AND_RANK,
@@ -242,7 +242,7 @@ NODES = Table(
         ),
         number("efa_latency_max_s", "Worst EFA", "now.efa_latency_max_s", "s"),
         number("ecc_uncorrected", "Uncorrected ECC", "now.ecc_uncorrected", style="num wide"),
-        number("seen", "Last seen", "seen_at", "UTC", style="num wide", order="last_seen_at"),
+        moment("seen", "Last seen", "seen_at", style="num wide", order="last_seen_at"),
     ),
 )
 
@@ -320,7 +320,7 @@ def nodes_context(page: str = "1", **filters: str) -> dict[str, Any]:
         rows = nodes.rows_of(listing)
     else:
         listing = Paginator(nodes.keys(keep, table), NODES_PER_PAGE).get_page(page)
-        rows = nodes.rows(listing.object_list)
+        rows = nodes.rows(list(listing))
     return {
         "table": table,
         "rows": rows,
@@ -358,7 +358,7 @@ PROBLEM_NODES = Table(
         Column("runs", "Runs slowed", "runs"),
         number("lost", "Node-hours lost", "node_hours", "h"),
         number("cost", "Cost", "usd", "USD"),
-        Column("latest", "Latest", "latest.fired_at", "UTC", **NEWEST),
+        moment("latest", "Latest", "latest.fired_at"),
     ),
 )
 

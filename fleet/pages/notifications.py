@@ -57,7 +57,7 @@ from fleet.notifications.manual import drop, record_change, send_again, send_tes
 from fleet.notifications.messages import Message, item_of
 from fleet.pages.fields import error_line, submit
 from fleet.pages.render import Filter, HtmxRequest, render_page, with_page
-from fleet.pages.tables import NEWEST, Column, Table, in_chunks, number
+from fleet.pages.tables import Column, Table, in_chunks, moment, number
 from telemetry.errors import LARGEST_KEY, FieldError, whole_number
 from telemetry.store.hot import hot_store
 
@@ -69,7 +69,7 @@ DELIVERIES = Table(
     "deliveries",
     "newest first",
     (
-        Column("when", "When", "delivery.created_at", "UTC", "", "created_at", **NEWEST),
+        moment("when", "When", "delivery.created_at", order="created_at"),
         Column("what", "What", lambda row: row.delivery.get_kind_display(), order="kind"),
         Column(
             "alerts", "Alerts", lambda row: [plain(a.headline) for a in row.summaries], "", None
@@ -86,7 +86,7 @@ DELIVERIES = Table(
             style="wide",
             order="last_error",
         ),
-        Column("ended", "Ended", "delivery.ended_at", "UTC", None),
+        moment("ended", "Ended", "delivery.ended_at", style=None),
     ),
     is_stored=True,
 )

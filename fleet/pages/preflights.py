@@ -36,7 +36,7 @@ from fleet.models import Node, Preflight, Run
 from fleet.pages.check_forms import PreflightFilesForm, PreflightForm, RequirementForm
 from fleet.pages.fields import LONGEST_LIST, submit
 from fleet.pages.render import HtmxRequest, render_page
-from fleet.pages.tables import NEWEST, Column, Table
+from fleet.pages.tables import Column, Table, moment
 from telemetry.checks.preflight import PreflightResult
 from telemetry.checks.preflight_measurements import Measured
 from telemetry.checks.preflight_pairs import NodeVerdict
@@ -46,8 +46,8 @@ PREFLIGHTS = Table(
     "preflights",
     "newest first",
     (
-        Column("number", "Number", "pk", order="pk", **NEWEST),
-        Column("asked", "Started", "asked_at", "UTC", "", "asked_at", **NEWEST),
+        Column("number", "Number", "pk", order="pk", largest_first=True),
+        moment("asked", "Started", "asked_at", order="asked_at"),
         Column(
             "verdict", "Verdict", lambda row: row.verdict if row.is_over else "", order="verdict"
         ),
@@ -55,7 +55,7 @@ PREFLIGHTS = Table(
         Column("type", "Type", "instance_type", order="instance_type"),
         Column("nodes", "Nodes", "names", style=None),
         Column("by", "Started by", "asked_by", order="asked_by"),
-        Column("finished", "Finished", "finished_at", "UTC", None),
+        moment("finished", "Finished", "finished_at", style=None),
     ),
     is_stored=True,
 )

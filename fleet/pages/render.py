@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from django.forms import BaseForm
 from django.http import HttpRequest, HttpResponse
@@ -83,7 +83,8 @@ def render_page(
     if asked := request.GET.get("csv"):
         tables = (each for each in context.values() if type(each) is TableView)
         if table := next((each for each in tables if each.table.name == asked), None):
-            return table.response(request)
+            # It is streamed; views only pass it on.
+            return cast("HttpResponse", table.response(request))
     if status is None:
         # Unlike isinstance, this does not compute a lazy value.
         forms = [each for each in context.values() if issubclass(type(each), BaseForm)]

@@ -35,7 +35,7 @@ from fleet.models.run import SHARE
 from fleet.pages.fields import submit
 from fleet.pages.forms import RunLimitsForm
 from fleet.pages.render import HtmxRequest, render_page
-from fleet.pages.tables import NEWEST, Column, Table, number
+from fleet.pages.tables import Column, Table, moment, number
 from fleet.runs.limits import RUN_LIMITS, own_limits, set_limits
 from telemetry.detect import RULES
 from telemetry.detect.rules import Rule
@@ -79,7 +79,7 @@ RULE_TABLE = Table(
         number("open", "Open", "n_open", style=""),
         number("false", "False in a year, of its share", "n_false", style=""),
         number("fired", "Fired in a year", "n_fired", style=None),
-        Column("last", "Last fired", "last_fired_at", "UTC", "wide", **NEWEST),
+        moment("last", "Last fired", "last_fired_at", style="wide"),
         Column(
             "limits", "Thresholds", lambda row: [" ".join(each) for each in row.limits], "", None
         ),

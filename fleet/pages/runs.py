@@ -30,12 +30,12 @@ from fleet.pages.imported_runs import log_context, log_page, trace_context, trac
 from fleet.pages.nodes import rows_of, worst_rows
 from fleet.pages.render import WEEK_DAYS, Filter, HtmxRequest, period_days, render_page, with_page
 from fleet.pages.tables import (
-    NEWEST,
     ROWS_AT_ONCE,
     Column,
     Table,
     TableView,
     in_chunks,
+    moment,
     number,
 )
 from fleet.pages.text import run_headline
@@ -131,13 +131,17 @@ RUNS = Table(
         number("mtok", "$ / 1M", "now.usd_per_mtok", "USD per 1M tokens", style="num wide"),
         number("price", "$ / h", "usd_per_hour", "USD per hour", style="num wide"),
         number("cost", "Cost", "usd", "USD", style="num wide"),
-        number("started", "Started", "run.started_at", "UTC", style="widest", order="started_at"),
-        Column("ended", "Ended", "run.finished_at", "UTC", style=None),
+        moment("started", "Started", "run.started_at", style="widest", order="started_at"),
+        moment("ended", "Ended", "run.finished_at", style=None),
         Column("state", "State", "state", style="wide"),
         Column("alert", "Open alert", "headline", style="widest"),
         number("loss", "Lost per hour", "lost_usd_per_hour", "USD", style="num widest"),
     ),
 )
+
+
+# What runs that are over have too, and the database does not: it follows from prices over time.
+KNOWN_AFTERWARDS = frozenset({"price", "cost", "state"})
 
 
 def runs_context(page: str = "1", **filters: str) -> dict[str, Any]:
@@ -158,10 +162,9 @@ def runs_context(page: str = "1", **filters: str) -> dict[str, Any]:
         if table.column is not None and table.column.order:
             return list(table.ordered(kept.order_by("name")).values_list("pk", flat=True))
         over = kept.exclude(finished_at=None).order_by("-finished_at", "name")
-        if table.column is not None and table.column.key == "cost":
-            # It follows from the prices over time, also of runs that are over.
-            spent = table.sorted([*active, *rows_of_runs(over.defer(*UNSEEN))])
-            return [row.run.pk for row in spent]
+        if table.column is not None and table.column.key in KNOWN_AFTERWARDS:
+            every = [*active, *rows_of_runs(over.defer(*UNSEEN))]
+            return [row.run.pk for row in table.sorted(every)]
         known = [row.run.pk for row in table.sorted(active)]
         return [*known, *over.values_list("pk", flat=True)]
 
@@ -182,7 +185,7 @@ def runs_context(page: str = "1", **filters: str) -> dict[str, Any]:
         "keep": keep,
         "states": STATES,
         "table": table,
-        "rows": rows_of_keys(listing.object_list),
+        "rows": rows_of_keys(list(listing)),
         "n_active": len(active),
         "usd_per_hour": sum(row.run.usd_per_hour for row in active),
         "page": listing,
@@ -519,7 +522,7 @@ COMPILES = Table(
     "compiles",
     "newest first",
     (
-        Column("at", "Time", "event.at", "UTC", "wide", "at", **NEWEST),
+        moment("at", "Time", "event.at", style="wide", order="at"),
         Column("run", "Run", "event.run.name", order="run__name"),
         Column("graph", "Graph", "event.module", style="wide", order="module"),
         number("seconds", "Compile time", "event.seconds", "s", order="seconds"),

@@ -21,6 +21,7 @@ from fleet.alerts.causes import CAUSES
 from fleet.alerts.impact import worst_first
 from fleet.alerts.runbooks import document
 from fleet.alerts.text import headline
+from fleet.formatting import at
 from fleet.models import Alert, Node, Run, Trial
 from fleet.models.filters import label_q, labels_contain
 from fleet.pages.render import HtmxRequest, render_page
@@ -154,7 +155,8 @@ def alerts_about(words: Iterable[str]) -> Q:
             for name, text in CAUSES.items()
             if word in f"{name} {text.name} {text.several} {text.part or ''}".lower()
         ]
-        found = Q(subject__icontains=word) | Q(node__name__icontains=word)
+        found = Q(run__name__icontains=word) | Q(node__name__icontains=word)
+        found |= Q(subject__icontains=word)
         found |= Q(rule__in=rules) | Q(cause__in=causes)
         number = whole_number(word.removeprefix("#"), most=LARGEST_KEY)
         return found if number is None else found | Q(pk=number) | Q(device=number)
@@ -188,7 +190,10 @@ def alert_groups(query: Query) -> Iterator[HitGroup]:
         yield HitGroup("Acknowledge", hits)
         return
     for title, some in (("Open alerts", open_), ("Resolved alerts", over)):
-        hits = [Hit(headline(a), a.get_absolute_url(), "", a.state) for a in some]
+        hits = [
+            Hit(headline(a), a.get_absolute_url(), at(a.resolved_at or a.fired_at, "day"), a.state)
+            for a in some
+        ]
         yield HitGroup(title, hits)
 
 
@@ -226,7 +231,8 @@ def node_hits(query: Query) -> list[Hit]:
     fields = ("name", "instance_type", "retired_at", "n_cores", "n_devices", "n_efa")
     nodes = Node.objects.filter(all_of(words, "name", "instance_id")).only(*fields)
     listed = nodes.order_by(F("retired_at").asc(nulls_first=True), "name")[:MOST]
-    hits, devices = [], []
+    hits: list[Hit] = []
+    devices: list[Hit] = []
     for node in listed:
         retired = ", retired" if node.retired_at else ""
         hits.append(

@@ -25,7 +25,7 @@ from fleet.models import Alert, Silence
 from fleet.pages.fields import submit
 from fleet.pages.forms import SilenceEndForm, SilenceForm
 from fleet.pages.render import HtmxRequest, render_page
-from fleet.pages.tables import NEWEST, Column, Table, TableView
+from fleet.pages.tables import Column, Table, TableView, moment
 from telemetry.errors import LARGEST_KEY, FieldError, whole_number
 
 OVER = "The silence has already expired, or its end was changed by another user."
@@ -37,11 +37,11 @@ OVER_TABLE = Table(
     "silences",
     "latest first",
     (
-        Column("expired", "Expired", "ends_at", "UTC", "", "ends_at", **NEWEST),
+        moment("expired", "Expired", "ends_at", order="ends_at"),
         Column("matchers", "Matchers", "matchers", order="matchers"),
         Column("reason", "Reason", "reason", style="wide", order="reason"),
         Column("by", "By", "by", order="by"),
-        Column("started", "Started", "starts_at", "UTC", None),
+        moment("started", "Started", "starts_at", style=None),
         Column("expired_by", "Expired by", "expired_by", style=None),
     ),
     is_stored=True,

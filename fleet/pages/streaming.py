@@ -20,7 +20,11 @@ def stream(
     Pieces that read the database are written in the thread of the request, which has its
     connection; others in any thread.
     """
-    content = _served(pieces, is_sensitive=reads_database) if isinstance(request, ASGIRequest) else pieces
+    content = (
+        _served(pieces, is_sensitive=reads_database)
+        if isinstance(request, ASGIRequest)
+        else pieces
+    )
     return StreamingHttpResponse(content, content_type=content_type, headers=headers)
 
 

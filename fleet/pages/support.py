@@ -27,7 +27,7 @@ from fleet.models import SupportCheck, Trial
 from fleet.pages.check_forms import SupportForm
 from fleet.pages.fields import submit
 from fleet.pages.render import HtmxRequest, render_page
-from fleet.pages.tables import NEWEST, Column, Table, number
+from fleet.pages.tables import Column, Table, moment, number
 from telemetry.checks.support import OperatorJudgement, SupportState
 
 N_CHECKS, N_TRIALS, MOST_SHOWN = 100, 100, 500
@@ -35,7 +35,7 @@ CHECKS = Table(
     "support-checks",
     "newest first",
     (
-        Column("checked", "Checked", "checked_at", "UTC", "", "checked_at", **NEWEST),
+        moment("checked", "Checked", "checked_at", order="checked_at"),
         Column("file", "File", "file", order="file"),
         number("unsupported", "Unsupported", "n_unsupported", order="n_unsupported"),
         number("unknown", "Unknown", "n_unknown", order="n_unknown"),

@@ -13,8 +13,9 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
-from django.db.models import F, Model, QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.db.models import F, Model, QuerySet, Value
+from django.db.models.functions import NullIf
+from django.http import HttpRequest, StreamingHttpResponse
 from django.utils import timezone
 from django.utils.http import urlencode
 from numpy.typing import ArrayLike
@@ -28,7 +29,6 @@ TRANSIENT = ("page", "csv")
 LONGEST_KEY = 40
 # Rows that are read and written at a time.
 ROWS_AT_ONCE = 500
-NEWEST: Mapping[str, bool] = {"largest_first": True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,10 @@ class Column:
     is_sorted: bool = True
     largest_first: bool = False
 
+    @property
+    def is_text(self) -> bool:
+        return not self.unit and not self.largest_first
+
     def of(self, row: Any) -> object:
         return attrgetter(self.value)(row) if isinstance(self.value, str) else self.value(row)
 
@@ -64,6 +68,18 @@ def number(
 ) -> Column:
     """Return a column of numbers: its head sorts the largest first."""
     return Column(key, title, value, unit, style, order, largest_first=True)
+
+
+def moment(
+    key: str,
+    title: str,
+    value: Callable[[Any], object] | str,
+    *,
+    style: str | None = "",
+    order: str = "",
+) -> Column:
+    """Return a column of times: its head sorts the newest first."""
+    return Column(key, title, value, "UTC", style, order, largest_first=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +135,7 @@ class TableView:
     table: Table
     column: Column | None
     sort: str
-    kept: Mapping[str, str]
+    kept: dict[str, str]
     rows_of: Callable[["TableView"], Iterable[Any]]
     file: str
 
@@ -186,7 +202,9 @@ class TableView:
         if rows.query.combinator:
             # A union is ordered by the names of its columns, none of which is empty.
             return rows.order_by(f"{'-' if self.descends else ''}{path}", *usual)
-        by = F(path).desc(nulls_last=True) if self.descends else F(path).asc(nulls_last=True)
+        # An empty text is unknown, too.
+        key = NullIf(path, Value("")) if self.column.is_text else F(path)
+        by = key.desc(nulls_last=True) if self.descends else key.asc(nulls_last=True)
         return rows.order_by(by, *usual)
 
     def places(self, values: ArrayLike) -> IntArray:
@@ -200,7 +218,7 @@ class TableView:
             numbers = column.astype(float)
         return np.argsort(-numbers if self.descends else numbers, kind="stable")
 
-    def response(self, request: HttpRequest) -> HttpResponse:
+    def response(self, request: HttpRequest) -> StreamingHttpResponse:
         """Stream all rows as CSV; the first of them are read before anything is sent."""
         columns = [column for column in self.table.columns if column.title]
         heads = [f"{c.title} ({c.unit})" if c.unit else c.title for c in columns]

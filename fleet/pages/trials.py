@@ -20,7 +20,7 @@ from fleet.pages.charts import chart_table
 from fleet.pages.fields import submit
 from fleet.pages.forms import TrialForm
 from fleet.pages.render import HtmxRequest, render_page
-from fleet.pages.tables import NEWEST, Column, Table
+from fleet.pages.tables import Column, Table, moment
 from fleet.trials import services
 from fleet.trials.figures import (
     BY_NAME,
@@ -61,10 +61,10 @@ TRIALS = Table(
     "trials",
     "newest first",
     (
-        Column("started", "Started", "trial.created_at", "UTC", "", "created_at", **NEWEST),
+        moment("started", "Started", "trial.created_at", order="created_at"),
         Column("name", "Name", "trial.name", order="name"),
         Column("team", "Team", "trial.team", order="team"),
-        Column("ended", "Ended", "trial.ended_at", "UTC", order="ended_at", **NEWEST),
+        moment("ended", "Ended", "trial.ended_at", order="ended_at"),
         Column("question", "Question", "trial.question", style=None),
         Column(
             "runs", "Runs", lambda row: [arm.label for arm in row.trial.compared_arms], "", None

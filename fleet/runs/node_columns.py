@@ -258,9 +258,12 @@ def newest_figure(hot: HotStore, columns: NodeColumns, name: str) -> FloatArray:
         else:
             lacking.add(shard)
     # Exporters of one node are scraped at different times.
-    for block in hot.latest(lacking).values() if lacking else ():
-        if parts := [block.values[metric] for metric in metrics if metric in block.values]:
-            pieces.append((np.array([roster.row_of.get(n, -1) for n in block.nodes]), parts))
+    others = hot.latest(lacking).values() if lacking else ()
+    pieces += [
+        (np.array([roster.row_of.get(node, -1) for node in block.nodes]), parts)
+        for block in others
+        if (parts := [block.values[metric] for metric in metrics if metric in block.values])
+    ]
     values = np.full(len(roster.names), np.nan)
     for rows, parts in pieces:
         is_known = rows >= 0

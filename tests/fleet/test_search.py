@@ -9,6 +9,7 @@ from pytest_django import DjangoAssertNumQueries, Settings
 
 from fleet.models import Alert, Node, Trial
 from fleet.pages.search import PLACES
+from telemetry.store.hot import HotStore
 from tests.fleet.test_anonymous_access import member
 from tests.helpers import NOON
 
@@ -72,7 +73,7 @@ def fire(node: Node, **fields: Any) -> Alert:
     return Alert.objects.create(**usual | fields)
 
 
-def found(client: Client, text: str, **headers: str) -> list[tuple[str, str, str]]:
+def found(client: Client, text: str) -> list[tuple[str, str, str]]:
     """Return the title, the address and the group of each result."""
     groups = client.get("/search", {"q": text}).context["groups"]
     return [(str(hit.title), hit.url, group.title) for group in groups for hit in group.hits]
@@ -153,7 +154,7 @@ def test_without_a_query_it_lists_open_alerts_pages_and_runs(
     assert {each[2] for each in found(client, "")} == {"Open alerts", "Pages and actions", "Runs"}
 
 
-def test_each_place_has_its_page(client: Client, db: None) -> None:
+def test_each_place_has_its_page(client: Client, hot: HotStore, limping: Node) -> None:
     client.force_login(member("admin"))
     for place in PLACES:
         url, _, fragment = place.hit().url.partition("#")

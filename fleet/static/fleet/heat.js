@@ -87,6 +87,7 @@ function addressOf(row, core) {
     const list = new URL(linkOf(row).href);
     const [run, at] = runAndPlace(row, core);
     if (runs) list.searchParams.set("run", run);
+    list.searchParams.set("sort", "run");
     list.searchParams.set("page", Math.floor(at / NODES_PER_PAGE) + 1);
     return list.href;
   }

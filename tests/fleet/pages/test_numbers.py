@@ -102,7 +102,7 @@ def admin(
 ) -> Client:
 
     def read(of: type[Filter]) -> tuple[str, ...]:
-        names = tuple(field.name for field in fields(of))  # type: ignore[arg-type]
+        names = tuple(field.name for field in fields(of))
         READ.update(names)
         return names
 
