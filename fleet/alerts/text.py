@@ -83,6 +83,18 @@ def headline(alert: Alert) -> SafeString:
     return AlertText(alert, now=alert.last_seen_at).headline
 
 
+def brief(alert: Alert) -> str:
+    """Name the cause and the place in a few words, without a template: for long lists."""
+    rule = RULES.get(alert.rule)
+    named = (
+        cause_name(alert.cause) if alert.cause in CAUSES else rule.title if rule else alert.rule
+    )
+    part = f" {PART_NAMES[alert.part]} {alert.device} of" if alert.part else ""
+    where = ", ".join(alert.nodes[:1] or alert.runs[:1])
+    more = len(alert.nodes) - 1
+    return f"{named}:{part} {where}{f' and {more} more' if more > 0 else ''}" if where else named
+
+
 # A time on a page; its title has date and zone.
 TIME = re.compile(r'<time [^>]*title="([^"]+)">[^<]*</time>')
 

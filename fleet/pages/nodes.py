@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fleet.access.roles import requires
 from fleet.alerts.causes import cause_name
 from fleet.alerts.impact import impact_of, worst_first
-from fleet.alerts.text import AlertText, headline
+from fleet.alerts.text import AlertText, brief
 from fleet.charts import nodes as charts
 from fleet.charts.alerts import AlertChart, leads_of
 from fleet.charts.alerts import charts_of as charts_of_alert
@@ -171,8 +171,8 @@ class NodeRow:
         return self.alerts[0] if self.alerts else None
 
     @property
-    def headline(self) -> str:
-        return headline(self.alerts[0]) if self.alerts else ""
+    def what(self) -> str:
+        return brief(self.alerts[0]) if self.alerts else ""
 
     @property
     def usd_per_hour(self) -> float | None:
@@ -227,7 +227,7 @@ NODES = Table(
     (
         Column("node", "Node", "node.name", order="name"),
         Column("state", "State", "state", style="wide"),
-        Column("alert", "Open alert", "headline", style="widest"),
+        Column("alert", "Open alert", "what", style="widest"),
         number("loss", "Lost per hour", "usd_per_hour", "USD", style="num widest"),
         Column("run", "Run", _run_name, style="wide", order="run__name"),
         number("rank", "Rank", "node.rank", style=None),
@@ -274,7 +274,7 @@ class NodeList:
             for name, alerts in self.by_node.items():
                 if (row := roster.row_of.get(name)) is not None:
                     alert = alerts[0]
-                    values[row] = headline(alert) if key == "alert" else usd_per_hour(alert)
+                    values[row] = brief(alert) if key == "alert" else usd_per_hour(alert)
             return values if key == "alert" else values.astype(float)
         place = np.arange(len(roster.names))
         by_column: dict[str, NDArray[Any]] = {

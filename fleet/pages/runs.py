@@ -14,7 +14,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from fleet.alerts.impact import impact_of, worst_first
-from fleet.alerts.text import AlertText, headline
+from fleet.alerts.text import AlertText, brief
 from fleet.charts import runs as charts
 from fleet.charts.heat import HeatGroup, heat_groups
 from fleet.charts.readings import fleet_readings
@@ -84,8 +84,8 @@ class RunRow:
         return self.health or self.run.phase
 
     @property
-    def headline(self) -> str:
-        return headline(self.alert) if self.alert else ""
+    def what(self) -> str:
+        return brief(self.alert) if self.alert else ""
 
     @property
     def usd_per_hour(self) -> float | None:
@@ -134,7 +134,7 @@ RUNS = Table(
         moment("started", "Started", "run.started_at", style="widest", order="started_at"),
         moment("ended", "Ended", "run.finished_at", style=None),
         Column("state", "State", "state", style="wide"),
-        Column("alert", "Open alert", "headline", style="widest"),
+        Column("alert", "Open alert", "what", style="widest"),
         number("loss", "Lost per hour", "lost_usd_per_hour", "USD", style="num widest"),
     ),
 )

@@ -20,7 +20,7 @@ from fleet.access.roles import has_role
 from fleet.alerts.causes import CAUSES
 from fleet.alerts.impact import worst_first
 from fleet.alerts.runbooks import document
-from fleet.alerts.text import headline
+from fleet.alerts.text import brief, headline
 from fleet.formatting import at
 from fleet.models import Alert, Node, Run, Trial
 from fleet.models.filters import label_q, labels_contain
@@ -33,6 +33,12 @@ LONGEST = 100
 # Words of a query that say what a number counts.
 PART = re.compile(r"(efa|device|chip|accelerator|core)s?", re.IGNORECASE)
 ACKNOWLEDGE = "acknowledge"
+# What the rules and causes of alerts are found by.
+RULE_WORDS = {name: f"{name} {rule.title}".lower() for name, rule in RULES.items()}
+CAUSE_WORDS = {
+    name: f"{name} {text.name} {text.several} {text.part or ''}".lower()
+    for name, text in CAUSES.items()
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,10 @@ class Place:
     role: str = "viewer"
     fragment: str = ""
     about: str = "page"
+
+    @property
+    def text(self) -> str:
+        return f"{self.title} {self.words} {self.about}".lower()
 
     def hit(self) -> Hit:
         return Hit(self.title, reverse(self.page) + self.fragment, self.about)
@@ -130,9 +140,8 @@ class Query:
                 names.append(word)
         return cls(text, words, tuple(names), number, part)
 
-    def fits(self, *texts: str) -> bool:
-        whole = " ".join(texts).lower()
-        return all(word in whole for word in self.words)
+    def fits(self, text: str) -> bool:
+        return all(word in text for word in self.words)
 
 
 def all_of(words: Iterable[str], *fields: str) -> Q:
@@ -149,12 +158,8 @@ def alerts_about(words: Iterable[str]) -> Q:
     """Select alerts by words of their rule, cause, part, run, node or number."""
 
     def one(word: str) -> Q:
-        rules = [name for name, rule in RULES.items() if word in f"{name} {rule.title}".lower()]
-        causes = [
-            name
-            for name, text in CAUSES.items()
-            if word in f"{name} {text.name} {text.several} {text.part or ''}".lower()
-        ]
+        rules = [name for name, text in RULE_WORDS.items() if word in text]
+        causes = [name for name, text in CAUSE_WORDS.items() if word in text]
         found = Q(run__name__icontains=word) | Q(node__name__icontains=word)
         found |= Q(subject__icontains=word)
         found |= Q(rule__in=rules) | Q(cause__in=causes)
@@ -191,19 +196,22 @@ def alert_groups(query: Query) -> Iterator[HitGroup]:
         return
     for title, some in (("Open alerts", open_), ("Resolved alerts", over)):
         hits = [
-            Hit(headline(a), a.get_absolute_url(), at(a.resolved_at or a.fired_at, "day"), a.state)
-            for a in some
+            Hit(
+                headline(alert) if alert.is_open else brief(alert),
+                alert.get_absolute_url(),
+                at(alert.resolved_at or alert.fired_at, "day"),
+                alert.state,
+            )
+            for alert in some
         ]
         yield HitGroup(title, hits)
 
 
 def place_hits(query: Query, request: HttpRequest) -> list[Hit]:
     """Return the pages and actions that fit and that this user may open."""
-    found = [
-        place
-        for place in PLACES
-        if query.fits(place.title, place.words, place.about) and has_role(request.user, place.role)
-    ]
+    found = [place for place in PLACES if query.fits(place.text)]
+    allowed = {role: has_role(request.user, role) for role in {place.role for place in found}}
+    found = [place for place in found if allowed[place.role]]
     text = query.text.lower()
     found.sort(key=lambda place: not place.title.lower().startswith(text))
     return [place.hit() for place in found[:MOST]]
@@ -263,19 +271,21 @@ def documents() -> tuple[tuple[str, Hit], ...]:
     found = []
     for rule in RULES.values():
         hit = Hit(rule.title, reverse("runbook", args=[rule.name]), f"runbook, {rule.severity}")
-        found.append((f"{rule.name} {rule.title} {rule.help} rule runbook", hit))
+        found.append((f"{rule.name} {rule.title} {rule.help} rule runbook".lower(), hit))
     for folder, page in (("docs/runbooks", "runbook"), ("docs", "document")):
         for path in sorted((root / folder).glob("*.md")):
             if page == "runbook" and path.stem in RULES:
                 continue
             title = document(f"{folder}/{path.name}").partition("\n")[0].removeprefix("# ")
-            found.append((f"{title} {page}", Hit(title, reverse(page, args=[path.stem]), page)))
+            found.append(
+                (f"{title} {page}".lower(), Hit(title, reverse(page, args=[path.stem]), page))
+            )
     return tuple(found)
 
 
 def document_hits(query: Query) -> list[Hit]:
     found = [hit for words, hit in documents() if query.fits(words)]
-    found.sort(key=lambda hit: not query.fits(hit.title))
+    found.sort(key=lambda hit: not query.fits(hit.title.lower()))
     return found[:MOST]
 
 

@@ -174,7 +174,7 @@ def test_of_a_large_fleet_a_pixel_is_a_node_and_who_is_accused_has_a_row(
     assert (own[0].what, own[1].alert) == ("silent", alert)
     assert [(row.n_nodes, row.place) for row in many] == [(200, 0), (200, 200), (50, 400)]
     assert list(many[0].values[5:9]) == [127, 127, ABSENT_RATIO, 127]
-    assert many[2].address == f"/nodes/?run={run.name}&page=5"
+    assert many[2].address == f"/nodes/?run={run.name}&sort=run&page=5"
     assert (many[0].mean, many[0].lowest, many[0].highest) == (0.5, 0.5, 0.5)
 
 
@@ -197,4 +197,4 @@ def test_small_runs_of_a_large_fleet_share_rows_and_none_is_in_two(
     rows = [row for row in shared.rows if row.runs]
     assert [row.runs for row in rows] == ["llama-1 0,llama-2 90", "llama-3 0"]
     assert [row.tail for row in rows] == ["llama-1 … llama-2", "llama-3"]
-    assert rows[1].address == "/nodes/?run=llama-3&page=1"
+    assert rows[1].address == "/nodes/?run=llama-3&sort=run&page=1"

@@ -65,7 +65,7 @@ def test_history_has_every_price_the_last_set_first(lead: Client) -> None:
 
     page = lead.get("/prices/")
 
-    assert [price.usd_per_node_hour for price in page.context["history"]] == [11.0, 12.5]
+    assert [price.usd_per_node_hour for price in page.context["history_rows"]] == [11.0, 12.5]
     assert page.text.count(">scheduled<") == 1
 
 
