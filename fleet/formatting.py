@@ -254,7 +254,7 @@ MARKUP = re.compile(r"([\\`*_\[\]<>#|~])")
 
 def markdown(text: object) -> SafeString:
     """Escape text for Markdown, on one line; our own HTML loses its tags."""
-    return mark_safe(MARKUP.sub(r"\\\1", " ".join(plain(text).split())))  # noqa: S308
+    return mark_safe(MARKUP.sub(r"\\\1", " ".join(untagged(text).split())))  # noqa: S308
 
 
 def slack(text: str) -> str:
@@ -313,11 +313,11 @@ def _cell(value: object) -> object:
     if isinstance(value, list | tuple):
         value = "; ".join(map(str, value))
     # Spreadsheets that guess the encoding read the sign of multiplication wrongly.
-    text = "" if value is None else " ".join(plain(value).split()).replace("\u00d7", "x")
+    text = "" if value is None else " ".join(untagged(value).split()).replace("\u00d7", "x")
     return f"'{text}" if text.startswith(FORMULA_PREFIXES) else text
 
 
-def plain(value: object) -> str:
+def untagged(value: object) -> str:
     """Convert to plain text: our own HTML loses its tags."""
     return unescape(strip_tags(value)) if isinstance(value, SafeString) else str(value)
 

@@ -85,14 +85,13 @@ def headline(alert: Alert) -> SafeString:
 
 def brief(alert: Alert) -> str:
     """Name the cause and the place in a few words, without a template: for long lists."""
-    rule = RULES.get(alert.rule)
-    named = (
-        cause_name(alert.cause) if alert.cause in CAUSES else rule.title if rule else alert.rule
-    )
+    is_known, rule = alert.cause in CAUSES, RULES.get(alert.rule)
+    title = rule.title if rule and not is_known else cause_name(alert.cause)
     part = f" {PART_NAMES[alert.part]} {alert.device} of" if alert.part else ""
-    where = ", ".join(alert.nodes[:1] or alert.runs[:1])
-    more = len(alert.nodes) - 1
-    return f"{named}:{part} {where}{f' and {more} more' if more > 0 else ''}" if where else named
+    first, *others = alert.nodes or alert.runs or [""]
+    more = f" and {len(others)} more" if others else ""
+    words = f"{title}:{part} {first}{more}" if first else title
+    return words[:1].upper() + words[1:]
 
 
 # A time on a page; its title has date and zone.

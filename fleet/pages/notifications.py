@@ -28,7 +28,7 @@ from fleet.alerts.actions import acknowledge, attempt
 from fleet.alerts.events import routing_table
 from fleet.alerts.matchers import FIELDS, LABEL_FIELD
 from fleet.charts.image import alert_image
-from fleet.formatting import plain
+from fleet.formatting import untagged
 from fleet.models import Alert, ConfigurationChange, Delivery, Receiver, Route, SenderHeartbeat
 from fleet.models.filters import given
 from fleet.models.problem import problem
@@ -72,7 +72,7 @@ DELIVERIES = Table(
         moment("when", "When", "delivery.created_at", order="created_at"),
         Column("what", "What", lambda row: row.delivery.get_kind_display(), order="kind"),
         Column(
-            "alerts", "Alerts", lambda row: [plain(a.headline) for a in row.summaries], "", None
+            "alerts", "Alerts", lambda row: [untagged(a.headline) for a in row.summaries], "", None
         ),
         Column("to", "To", "delivery.receiver.name", "", "wide", "receiver__name"),
         Column("state", "State", "delivery.state", order="state"),

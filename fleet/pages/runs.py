@@ -133,9 +133,9 @@ RUNS = Table(
         number("cost", "Cost", "usd", "USD", style="num wide"),
         moment("started", "Started", "run.started_at", style="widest", order="started_at"),
         moment("ended", "Ended", "run.finished_at", style=None),
-        Column("state", "State", "state", style="wide"),
         Column("alert", "Open alert", "what", style="widest"),
         number("loss", "Lost per hour", "lost_usd_per_hour", "USD", style="num widest"),
+        Column("state", "State", "state", style="wide"),
     ),
 )
 

@@ -14,13 +14,16 @@ from django.conf import settings
 from django.db.models import F, Q
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 from django.views.decorators.http import require_safe
 
 from fleet.access.roles import has_role
 from fleet.alerts.causes import CAUSES
 from fleet.alerts.impact import worst_first
 from fleet.alerts.runbooks import document
-from fleet.alerts.text import brief, headline
+from fleet.alerts.text import AlertText, brief
 from fleet.formatting import at
 from fleet.models import Alert, Node, Run, Trial
 from fleet.models.filters import label_q, labels_contain
@@ -169,6 +172,12 @@ def alerts_about(words: Iterable[str]) -> Q:
     return reduce(and_, map(one, words), Q())
 
 
+def alert_link(alert: Alert) -> tuple[str, SafeString | str, str]:
+    """Return where an alert is, when it was resolved, its state."""
+    resolved = at(alert.resolved_at, "day") if alert.resolved_at else ""
+    return alert.get_absolute_url(), resolved, alert.state
+
+
 def alert_groups(query: Query) -> Iterator[HitGroup]:
     """Yield open alerts, the worst first, those to acknowledge, and resolved ones."""
     words = [word for word in query.words if len(word) < 3 or not ACKNOWLEDGE.startswith(word)]
@@ -186,25 +195,17 @@ def alert_groups(query: Query) -> Iterator[HitGroup]:
     open_ = sorted((alert for alert in found if alert.is_open), key=worst_first)[:MOST_OPEN]
     over = [alert for alert in found if not alert.is_open][:MOST]
     is_act = len(words) < len(query.words)
+    now = timezone.now()
+    hits = {alert: Hit(AlertText(alert, now).verdict, *alert_link(alert)) for alert in open_}
     if is_act:
-        unowned = [alert for alert in open_ if alert.acknowledged_at is None]
-        hits = [
-            Hit(f"Acknowledge: {headline(alert)}", alert.get_absolute_url(), "action")
-            for alert in unowned
-        ]
-        yield HitGroup("Acknowledge", hits)
+        unowned = (hits[alert] for alert in open_ if alert.acknowledged_at is None)
+        yield HitGroup(
+            "Acknowledge",
+            [Hit(format_html("Acknowledge: {}", hit.title), hit.url, "action") for hit in unowned],
+        )
         return
-    for title, some in (("Open alerts", open_), ("Resolved alerts", over)):
-        hits = [
-            Hit(
-                headline(alert) if alert.is_open else brief(alert),
-                alert.get_absolute_url(),
-                at(alert.resolved_at or alert.fired_at, "day"),
-                alert.state,
-            )
-            for alert in some
-        ]
-        yield HitGroup(title, hits)
+    yield HitGroup("Open alerts", list(hits.values()))
+    yield HitGroup("Resolved alerts", [Hit(brief(alert), *alert_link(alert)) for alert in over])
 
 
 def place_hits(query: Query, request: HttpRequest) -> list[Hit]:
