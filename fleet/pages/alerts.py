@@ -136,7 +136,7 @@ ALERTS = Table(
         moment("at", "Acknowledged at", "alert.acknowledged_at", style=None),
         Column("false", "Marked false", "alert.false_mark", style=None),
         Column("drill", "Drill", "alert.is_drill", style=None),
-        Column("action", "", "alert.pk", style="wide operator", is_sorted=False),
+        Column("action", "", "alert.pk", style="wide operator"),
     ),
     is_stored=True,
     anchor="#resolved",

@@ -46,7 +46,6 @@ class Column:
     unit: str = ""
     style: str | None = ""
     order: str = ""
-    is_sorted: bool = True
     largest_first: bool = False
 
     @property
@@ -124,8 +123,7 @@ class Table:
         return TableView(self, column, sort, kept, rows, file or self.name)
 
     def sorts(self, column: Column) -> bool:
-        is_shown = column.style is not None and column.is_sorted
-        return is_shown and bool(column.order or not self.is_stored)
+        return column.style is not None and bool(column.order or not self.is_stored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +159,12 @@ class TableView:
         for column in self.table.columns:
             if column.style is None:
                 continue
-            is_first = column.key != (self.column.key if self.column else "")
-            descends = column.largest_first if is_first else not self.descends
+            is_other = column is not self.column
+            descends = column.largest_first if is_other else not self.descends
             query = self._query(f"{'-' if descends else ''}{column.key}")
-            aria = "" if is_first else "descending" if self.descends else "ascending"
-            can = self.table.sorts(column)
-            heads.append(Head(column.title, column.style, query if can else "", aria))
+            aria = "" if is_other else "descending" if self.descends else "ascending"
+            can_sort = self.table.sorts(column)
+            heads.append(Head(column.title, column.style, query if can_sort else "", aria))
         return heads
 
     @property
