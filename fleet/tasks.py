@@ -46,7 +46,11 @@ def watch_fleet(self: Task[[int], None], watcher: int = 0) -> None:
     hot, of = hot_store(), settings.WATCHERS
     name = str(self.request.hostname)
     has_other_tasks = not {"ticks", "celery"}.isdisjoint(self.app.amqp.queues.consume_from)
-    worker = worker_of(hot, name, watcher=watcher, of=of, stands_in=has_other_tasks)
+    sizes = Run.objects.active().values_list("pk", "n_nodes")
+    n_nodes = sum(n_nodes for key, n_nodes in sizes if key % of == watcher)
+    worker = worker_of(
+        hot, name, watcher=watcher, of=of, stands_in=has_other_tasks, n_nodes=n_nodes
+    )
     forget_idle(now_s=hot.now())
     if worker != name:
         if worker:

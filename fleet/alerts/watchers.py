@@ -17,6 +17,8 @@ from telemetry.store.hot import HotStore
 
 # A worker that has not evaluated for so long is late (`expires` of the task): another one may.
 WORKER, WATCHES_S = "watch:worker:{}", 5
+# Its first look reads the last minutes of so many nodes a second, on a slow machine.
+NODES_PER_S = 1_000
 STANDS_IN = "stands in: "
 # Hashes: what each watcher found last, and when it began and ended to look.
 LOOKS, TURNS = "watch:looks", "watch:turns"
@@ -53,10 +55,17 @@ def stored_look(encoded: bytes) -> Stored | None:
 
 
 def worker_of(
-    hot: HotStore, worker: str, *, watcher: int = 0, of: int = 1, stands_in: bool = False
+    hot: HotStore,
+    worker: str,
+    *,
+    watcher: int = 0,
+    of: int = 1,
+    stands_in: bool = False,
+    n_nodes: int = 0,
 ) -> str:
     """Return the worker that is a watcher: the one that was last, until it is late; "" for none.
 
+    One of many nodes is late later: who takes over reads their last minutes first.
     One that ``stands_in`` has other tasks, too, and so has another watcher: a worker without any
     takes over from it.
     """
@@ -71,10 +80,11 @@ def worker_of(
     if not name and is_other and hangs(hot, watcher):
         return ""
     mine = f"{STANDS_IN}{worker}" if stands_in else worker
+    lasts_s = WATCHES_S + n_nodes // NODES_PER_S
     # Of workers that are free at once, the first.
-    if not name and not hot.execute("SET", key, mine, "NX", "EX", WATCHES_S):
-        return worker_of(hot, worker, watcher=watcher, of=of, stands_in=stands_in)
-    hot.execute("SET", key, mine, "EX", WATCHES_S)
+    if not name and not hot.execute("SET", key, mine, "NX", "EX", lasts_s):
+        return worker_of(hot, worker, watcher=watcher, of=of, stands_in=stands_in, n_nodes=n_nodes)
+    hot.execute("SET", key, mine, "EX", lasts_s)
     return worker
 
 

@@ -187,6 +187,9 @@ def test_what_another_release_stores_stops_no_watcher(
 def test_one_worker_is_a_watcher_until_it_is_late(hot: HotStore) -> None:
     assert [worker_of(hot, name) for name in ("a@x", "b@x", "a@x", "b@x")] == ["a@x"] * 4
     assert 0 < int(hot.execute("TTL", WORKER.format(0))) <= WATCHES_S
+    # It reads the last minutes of many nodes first, and so would another one.
+    assert worker_of(hot, "a@x", n_nodes=30_000) == "a@x"
+    assert int(hot.execute("TTL", WORKER.format(0))) > WATCHES_S + 25
 
     # It does not evaluate for so long that another one may.
     hot.execute("DEL", WORKER.format(0))
