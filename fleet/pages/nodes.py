@@ -536,7 +536,8 @@ def node_detail(request: HtmxRequest, name: str) -> HttpResponse:
     context["has_links"] = any(chart.part == "EFA" for chart in drawn)
     if context["frozen"]:
         context |= frozen_node(node, context["window"])
-        context["lead"] = lead_of(context["alerts"])
+        # The chart of an alert is of its present diagnosis.
+        context["lead"] = None
     else:
         history = Alert.objects.histories([node], until=timezone.now())[node.name]
         context["history"] = history

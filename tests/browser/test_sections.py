@@ -10,7 +10,10 @@ from fleet.models import Alert
 pytestmark = pytest.mark.browser
 
 PHONE: ViewportSize = {"width": 360, "height": 740}
-RUN_LINKS = ["Summary", "Charts", "Inputs", "Cost", "Layout", "Similar runs", "Nodes"]
+RUN_LINKS = [
+    *("Summary", "What stands out", "Charts", "Inputs", "Cost"),
+    *("Layout", "Similar runs", "Nodes"),
+]
 
 
 def test_a_phone_sees_folded_panels_and_opens_them_one_by_one(page: Page, fleet: str) -> None:
