@@ -11,6 +11,7 @@ from django.test import Client
 
 from fleet.alerts.silences import silence
 from fleet.models import Alert, Node, Run
+from telemetry.store.hot import HotStore
 from tests.helpers import just_now
 
 HOUR = timedelta(hours=1)
@@ -182,7 +183,7 @@ def ago(seconds: int) -> str:
 
 
 def test_the_fleet_at_a_time_shows_what_was_open_then(
-    page: Page, fired: Callable[..., Alert], limping: Node
+    page: Page, fired: Callable[..., Alert], limping: Node, hot: HotStore
 ) -> None:
     over = fired(ago=timedelta(hours=2))
     over.resolved_at = over.fired_at + timedelta(minutes=5)
@@ -199,7 +200,7 @@ def test_the_fleet_at_a_time_shows_what_was_open_then(
     assert 'data-live="' not in text
     assert f"to={then}" in text.partition('id="shares"')[2].partition(">")[0]
 
-    text = page(f"/{ago(0)}")
+    text = page(f"/?at={max(hot.newest().values())}")
     assert f'id="alert-{lasting.pk}"' in text
     assert f'id="alert-{over.pk}"' in text  # resolved within the day before
     assert "2 <small>of 2</small>" in text
