@@ -31,6 +31,8 @@ from telemetry.store.node_state import (
 CATCH_UP_S = 120
 # A tick that took longer than this from its second to the store is late, and counted.
 LATE_AFTER_S = 1.5
+# A shard that lagged by more than this says nothing of its nodes until it has caught up.
+LAGS_S = 5
 # Minutes are written down once late reports have had this long to arrive.
 SETTLE_S = 10
 # Where no mark says what came late, as after a loss of Redis, so much is read again.
@@ -168,7 +170,10 @@ def store_ticks(hot: HotStore, ticks: Sequence[Tick]) -> None:
     if stopping:
         hot.execute_all(stopping)
     answer_requested_probes(hot, probed)
-    hot.note(counts, {"tick_lateness_s": max(lateness_s)} if lateness_s else {})
+    gauges = {"tick_lateness_s": max(lateness_s)} if lateness_s else {}
+    if any(tick.n_late > LAGS_S for tick in ticks):
+        gauges["caught_up_at_s"] = time.time()
+    hot.note(counts, gauges)
 
 
 def played_passes(

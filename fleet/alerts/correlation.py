@@ -1,12 +1,15 @@
 """One physical fault, one alert: findings of several nodes or runs that share place and time."""
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
+from itertools import chain
 from typing import Any, NamedTuple, Self
 
 from fleet.alerts.relations import (
     CONTINUES,
+    OF_ZONES,
     ONE_FAULT,
     TAKES_OVER,
     Subject,
@@ -47,10 +50,10 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class Places:
-    """Where nodes are, and how many nodes zones have, read when it is needed."""
+    """Where nodes are."""
 
     of_node: Mapping[str, Place] = field(default_factory=dict)
-    n_in_zone: dict[str, int] = field(default_factory=dict)
+    in_run: Mapping[str | None, Collection[str]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, findings: Iterable[Finding]) -> Self:
@@ -63,25 +66,29 @@ class Places:
         if whole:
             nodes |= Node.objects.filter(run__name__in=whole)
         rows = nodes.values_list("name", "zone", "rack", "ultraserver_id", "run__name")
-        return cls({n: Place(zone, rack or server, run) for n, zone, rack, server, run in rows})
+        places = {n: Place(zone, rack or server, run) for n, zone, rack, server, run in rows}
+        in_run = defaultdict[str | None, list[str]](list)
+        for name, place in places.items():
+            in_run[place.run].append(name)
+        return cls(places, in_run)
 
     def nodes_of(self, part: Finding) -> Collection[str]:
         """List the accused nodes, else those of the run."""
-        in_run = (name for name, at in self.of_node.items() if part.run and at.run == part.run)
-        return part.accused or list(in_run)
+        return part.accused or (self.in_run.get(part.run, ()) if part.run else ())
 
-    def racks_of(self, part: Finding) -> set[tuple[str, str]]:
-        """List the racks of these nodes, by zone; a node without one is in the rack ""."""
-        return {self.of_node[n][:2] for n in self.nodes_of(part) if n in self.of_node}
-
-    def is_most_of_zone(self, nodes: Collection[str]) -> bool:
-        zones = {self.of_node[name].zone for name in nodes if name in self.of_node}
-        if len(zones) != 1 or "" in zones:
-            return False
-        zone = zones.pop()
-        if zone not in self.n_in_zone:
-            self.n_in_zone[zone] = Node.objects.expected().filter(zone=zone).count()
-        return 2 * len(nodes) > self.n_in_zone[zone]
+    def struck_by(self, clusters: Iterable["Cluster"]) -> set[tuple[str, str]]:
+        """List the classes and zones of which these clusters together are most nodes."""
+        nodes = defaultdict[tuple[str, str], set[str]](set)
+        for each in clusters:
+            if each.cause_class in OF_ZONES and len(each.zones) == 1 and "" not in each.zones:
+                [zone] = each.zones
+                nodes[each.cause_class, zone] |= each.nodes
+        expected = Node.objects.expected()
+        return {
+            (cause_class, zone)
+            for (cause_class, zone), of_zone in nodes.items()
+            if 2 * len(of_zone) > expected.filter(zone=zone).count()
+        }
 
 
 @dataclass(slots=True)
@@ -98,36 +105,41 @@ class Cluster:
     alerts: list[Alert] = field(default_factory=list)
     carried: set[Subject] = field(default_factory=set)
     ended: dict[Subject, float] = field(default_factory=dict)
-    places: Places = field(default_factory=Places)
+    # Kept as parts come: thousands may join. ``onsets_s`` are its own and those of its parts: rare
+    # probes show them one after the other. ``racks`` are those of accused nodes; a whole run
+    # counts if one rack holds all of it.
+    causes: set[str] = field(default_factory=set)
+    runs: set[str] = field(default_factory=set)
+    nodes: set[str] = field(default_factory=set)
+    zones: set[str] = field(default_factory=set)
+    struck: set[tuple[str, str]] = field(default_factory=set)
+    racks: set[tuple[str, str]] = field(default_factory=set)
+    run_racks: set[tuple[str, str]] = field(default_factory=set)
+    onsets_s: set[float] = field(default_factory=set)
 
-    @property
-    def causes(self) -> set[str]:
-        return {part.cause for part in self.parts.values()}
+    def locate(self, places: Places) -> None:
+        """Note where its parts are."""
+        self.onsets_s = {self.onset_s}
+        for part in self.parts.values():
+            self.causes.add(part.cause)
+            self.onsets_s.add(part.onset_s)
+            self.runs |= {part.run} if part.run else set()
+            nodes = places.nodes_of(part)
+            at = {places.of_node[name][:2] for name in nodes if name in places.of_node}
+            self.nodes.update(nodes)
+            self.zones |= {zone for zone, _ in at}
+            racks = {rack for rack in at if rack[1]}
+            self.run_racks |= racks
+            self.racks |= racks if part.accused or len(at) == 1 else set()
 
-    @property
-    def runs(self) -> set[str]:
-        return {part.run for part in self.parts.values() if part.run}
-
-    @property
-    def racks(self) -> set[tuple[str, str]]:
-        """The racks of the accused nodes; a whole run counts if one rack holds all of it."""
-        at = [(part.accused, self.places.racks_of(part)) for part in self.parts.values()]
-        known = {rack for accused, racks in at if accused or len(racks) == 1 for rack in racks}
-        return {rack for rack in known if rack[1]}
-
-    @property
-    def run_racks(self) -> set[tuple[str, str]]:
-        racks = (rack for part in self.parts.values() for rack in self.places.racks_of(part))
-        return {rack for rack in racks if rack[1]}
-
-    def is_most_of_zone(self, other: Self) -> bool:
-        parts = (*self.parts.values(), *other.parts.values())
-        return self.places.is_most_of_zone({n for p in parts for n in self.places.nodes_of(p)})
-
-    @property
-    def onsets_s(self) -> set[float]:
-        """When it began, and each of its parts did: rare probes show them one after the other."""
-        return {self.onset_s} | {part.onset_s for part in self.parts.values()}
+    def take_in(self, other: Self) -> None:
+        """Join another cluster to this one."""
+        if self.cause_class == UNKNOWN:
+            self.cause_class = other.cause_class
+        self.alerts += other.alerts
+        for name in JOINED:
+            into = getattr(self, name)
+            into |= getattr(other, name)
 
     @property
     def is_group(self) -> bool:
@@ -147,6 +159,12 @@ class Cluster:
         return is_found or any(
             self.ended.keys() != ended_of(alert).keys() for alert in self.alerts
         )
+
+
+JOINED = (
+    *("parts", "carried", "ended", "causes", "runs", "nodes", "zones", "struck"),
+    *("racks", "run_racks", "onsets_s"),
+)
 
 
 def keys_of(rule: str, subject: str, parts: Iterable[Mapping[str, Any]]) -> set[Subject]:
@@ -204,7 +222,8 @@ def correlate(
     rack, a run or most of a zone. What could not be evaluated stays in its group.
     """
     loose = dict(found)
-    clusters = [_cluster_of(alert, loose, evaluated, now=now) for alert in open_]
+    near = _near(loose)
+    clusters = [_cluster_of(alert, loose, near, evaluated, now=now) for alert in open_]
     units = [cluster for cluster in clusters if cluster is not None]
     units += [
         Cluster(cause_class, finding.onset_s, {key: finding})
@@ -225,8 +244,36 @@ def correlate(
     return remaining, over
 
 
+Near = Mapping[tuple[str, str | None], Sequence[Subject]]
+
+
+def _near(found: Mapping[Subject, Finding]) -> Near:
+    """Index findings by their run and by each node that they accuse."""
+    near = defaultdict[tuple[str, str | None], list[Subject]](list)
+    for key, finding in found.items():
+        for at in (("run", finding.run), *(("node", name) for name in finding.accused)):
+            near[at].append(key)
+    return near
+
+
+def _forms(part: Finding, key: Subject, loose: Collection[Subject], near: Near) -> list[Subject]:
+    """List the findings that may be the present form of a part: its own first.
+
+    They accuse one of its nodes, or name what slows its run.
+    """
+    at = [("run", part.run)] if View.of(part, key).cause_class == UNKNOWN else []
+    at += [("node", name) for name in part.accused]
+    keys = chain([key], *(near.get(each, ()) for each in at))
+    return [each for each in dict.fromkeys(keys) if each in loose]
+
+
 def _cluster_of(
-    alert: Alert, loose: dict[Subject, Finding], evaluated: Collection[Subject], *, now: datetime
+    alert: Alert,
+    loose: dict[Subject, Finding],
+    near: Near,
+    evaluated: Collection[Subject],
+    *,
+    now: datetime,
 ) -> Cluster | None:
     """Take the findings of an open alert out of ``loose``; None if it ends or stands alone."""
     cluster = Cluster("", alert.onset_at.timestamp(), {}, [alert])
@@ -234,9 +281,8 @@ def _cluster_of(
     for part in findings_of(alert):
         key = key_of_finding(part)
         view, rows = View.of(part, key), CONTINUES + (TAKES_OVER if alert.parts else ())
-        own_first = sorted(loose.items(), key=lambda item: item[0] != key)
-        forms = (each for each, f in own_first if related(rows, View.of(f, each), view))
-        same = next(forms, None)
+        forms = _forms(part, key, loose, near)
+        same = next((k for k in forms if related(rows, View.of(loose[k], k), view)), None)
         if same is not None:
             finding = loose.pop(same)
             # A finding without a cause does not remove a known culprit.
@@ -282,23 +328,28 @@ def _joined(units: Sequence[Cluster]) -> list[Cluster]:
     """Join clusters of one fault, the oldest first."""
     places = Places.of(part for unit in units for part in unit.parts.values())
     for unit in units:
-        unit.places = places
+        unit.locate(places)
     waiting = sorted(units, key=lambda each: (not each.alerts, each.onset_s))
     joined: list[Cluster] = []
-    # A larger cluster may be most of a zone, so go on until nothing joins.
+    struck = places.struck_by(units)
+    for unit in units:
+        unit.struck = struck & {(unit.cause_class, zone) for zone in unit.zones}
+    # One that came later may connect two, so go on until nothing joins.
     while len(joined) != len(waiting):
         waiting, joined = joined or waiting, []
+        at = defaultdict[object, set[int]](set)
         for unit in waiting:
-            into = next((each for each in joined if related(ONE_FAULT, each, unit)), None)
-            if into is None:
+            # Those of one fault share one of these.
+            shared = [*unit.runs, *unit.run_racks, *unit.struck]
+            near = sorted(set().union(*(at[each] for each in shared)))
+            fits = (i for i in near if related(ONE_FAULT, joined[i], unit))
+            into = next(fits, len(joined))
+            if into == len(joined):
                 joined.append(unit)
             else:
-                if into.cause_class == UNKNOWN:
-                    into.cause_class = unit.cause_class
-                into.parts |= unit.parts
-                into.alerts += unit.alerts
-                into.carried |= unit.carried
-                into.ended |= unit.ended
+                joined[into].take_in(unit)
+            for each in shared:
+                at[each].add(into)
     return joined
 
 
@@ -353,7 +404,8 @@ def parts_json(finding: Finding) -> list[dict[str, Any]]:
     if not isinstance(finding, Group) or len(finding.parts) < 2:
         return []
     return [
-        asdict(part) | {"ended_s": finding.ended.get(key_of_finding(part))}
+        {name: getattr(part, name) for name in NAMES}
+        | {"ended_s": finding.ended.get(key_of_finding(part))}
         for part in finding.parts
     ]
 

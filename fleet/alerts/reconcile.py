@@ -180,6 +180,8 @@ def without_echoes(
     """Leave out what only repeats another finding, or an open alert about a pause."""
     views = {key: View.of(each, key) for key, each in found.items()}
     heard = [*views.values(), *(View.of_alert(each) for each in open_ if each.cause in PAUSES)]
+    # Of thousands of findings, few can have an echo.
+    heard = [each for each in heard if any(row.source(each) for row in ECHO)]
     return {
         key: each
         for key, each in found.items()

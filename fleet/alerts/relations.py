@@ -143,7 +143,10 @@ class Dated(Protocol):
 
 
 class Fault(Dated, Protocol):
-    """Findings that are one fault; ``racks`` are those of nodes, ``run_racks`` those of runs."""
+    """Findings that are one fault; ``racks`` are those of nodes, ``run_racks`` those of runs.
+
+    ``struck`` are its class and its zones of which most nodes have such findings.
+    """
 
     cause_class: str
 
@@ -155,9 +158,8 @@ class Fault(Dated, Protocol):
     def racks(self) -> Set[tuple[str, str]]: ...
     @property
     def run_racks(self) -> Set[tuple[str, str]]: ...
-    def is_most_of_zone(self, other: Self) -> bool:
-        """Whether both together are most nodes of one zone."""
-        ...
+    @property
+    def struck(self) -> Set[tuple[str, str]]: ...
 
 
 V = TypeVar("V", bound=Dated)
@@ -341,8 +343,7 @@ ONE_FAULT: tuple[Relation[Fault], ...] = (
         within_s=20.0,
     ),
     Relation(
-        source=is_of_zone,
-        equal=lambda s, t: s.cause_class == t.cause_class and s.is_most_of_zone(t),
+        equal=lambda s, t: bool(s.struck & t.struck),
         within_s=60.0,
     ),
 )

@@ -6,7 +6,7 @@
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,8 +52,9 @@ MISSED_REPORTS, SCRAPED_S = 3.5, 15
 # An agent that crashed is back this long before its silence is too long; the reports in which it
 # ended and began again do not come.
 BACK_BEFORE_S = 4
-# Of the most idle nodes, or of missing ranks, so many are listed.
-SHOWN = 64
+# Of the most idle nodes, or of missing ranks, so many are listed; of the others that are silent,
+# which have findings of their own, fewer.
+SHOWN, SHOWN_ALSO = 64, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,7 @@ def find_silent(
             after_s=after_s,
             is_dead=node in crashed,
             sees_nobody=len(nodes) == n_nodes[run],
-            also=[other for other in nodes if other != node],
+            also=nodes,
         )
         for run, nodes in mates.items()
         for node in nodes
@@ -171,9 +172,12 @@ def _silent(
     after_s: float,
     is_dead: bool,
     sees_nobody: bool,
-    also: list[str],
+    also: Sequence[str],
 ) -> Finding:
-    """``sees_nobody``: no node of the run reports, so that only an overdue step shows a death."""
+    """Find one of ``also``, all silent nodes of its run.
+
+    ``sees_nobody``: no node of the run reports, so that only an overdue step shows a death.
+    """
     late_s = now_s - pulse.last_step_at_s if pulse is not None and pulse.step_s else None
     if pulse is not None and late_s is not None and sees_nobody and pulse.trains:
         is_dead = is_dead or late_s > OVERDUE.of(pulse.step_s)
@@ -193,7 +197,8 @@ def _silent(
             "steps_go_on": None if pulse is None else not is_dead,
             "since_last_step_s": late_s,
             "step_s": pulse.step_s or None if pulse else None,
-            "also_silent": also,
+            "also_silent": [each for each in also[: SHOWN_ALSO + 1] if each != node][:SHOWN_ALSO],
+            "n_silent": len(also),
         },
     )
 
@@ -406,7 +411,6 @@ def _finding(
 def _crash(inputs: DetectionInput, stall: Standstill, node: str) -> Finding:
     """Return a node that was silent for a while and reports again: its worker is lost."""
     pulse = StepHeartbeat(stall.since_s, stall.step_s)
-    also = [name for name in stall.silent if name != node]
     found = _silent(
         node,
         inputs.run,
@@ -416,7 +420,7 @@ def _crash(inputs: DetectionInput, stall: Standstill, node: str) -> Finding:
         after_s=stall.limit_s,
         is_dead=True,
         sees_nobody=False,
-        also=also,
+        also=sorted({node, *stall.silent}),
     )
     victims = tuple(name for name in stall.nodes if name != node)
     step_s = json_number(stall.step_s)

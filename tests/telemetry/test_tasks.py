@@ -154,6 +154,7 @@ def test_a_short_outage_is_made_up_for_and_counted_as_late(
 
     assert len(ticks(hot, "llama/0", start=now - 60, end=now)) == 61
     assert hot.counters()["ticks_late"] >= 29
+    assert hot.gauges()["caught_up_at_s"] == pytest.approx(time.time(), abs=60)
 
 
 def test_a_long_outage_leaves_a_gap_but_no_step_is_lost(hot: HotStore, now: int) -> None:

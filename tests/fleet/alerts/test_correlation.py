@@ -250,6 +250,24 @@ def test_nodes_without_a_rack_are_grouped_only_by_most_of_a_zone(
     assert Alert.objects.count() == n_alerts
 
 
+def test_runs_that_together_are_most_of_a_zone_are_one_alert(runs: list[Run]) -> None:
+    spec = RunSpec(
+        name="calm",
+        model="llama2-7b",
+        instance="trn1.32xlarge",
+        nodes=4,
+        tp=8,
+        seq_len=4096,
+        global_batch=128,
+    )
+    create_run(spec, started_at=NOON)
+    Node.objects.update(rack="", zone="us-east-1a")
+    # No two of the three runs have more than 6 of the 12 nodes.
+    hit = ["left-00", "left-01", "left-02", "right-00", "right-01", "right-02", "calm-00"]
+    evaluate(5, *map(slow_link, hit))
+    assert Alert.objects.get().nodes == sorted(hit)
+
+
 def test_an_urgent_part_makes_the_group_a_page(runs: list[Run]) -> None:
     evaluate(5, slow_link("left-02"), slow_link("right-02"))
     urgent = replace(slow_link("left-02"), rule="allreduce_share", severity="page")

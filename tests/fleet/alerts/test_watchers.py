@@ -14,6 +14,7 @@ from fleet.alerts.evaluate import WATCHES, forget_idle, rule_failures
 from fleet.alerts.watch_monitor import last_evaluation
 from fleet.alerts.watchers import HANGS_S, LOOKS, TURNS, WATCHES_S, WORKER, watch_runs, worker_of
 from fleet.models import Alert, Run
+from fleet.runs.state import WAIT_AFTER_PAUSE_S
 from fleet.simulation.runs import create_run
 from telemetry.simulate.plan import Fault, Plan
 from telemetry.simulate.shard import play, start_clock
@@ -134,6 +135,19 @@ def test_where_no_node_of_any_watcher_reports_monitoring_is_blind(
     simulated(until_s=60)
     turn(hot, clock, range(2), of=2)
     assert [row[0] for row in found()] == ["monitoring_blind"]
+
+
+def test_a_simulator_that_catches_up_calls_no_node_silent(
+    hot: HotStore, clock: Clock, simulated: Callable[..., list[Run]]
+) -> None:
+    simulated(until_s=60)
+    hot.gauge("caught_up_at_s", clock.now_s)
+    watch_runs(hot, now=datetime.fromtimestamp(clock.now_s, UTC))
+    assert not Alert.objects.exists()
+
+    hot.gauge("caught_up_at_s", clock.now_s - WAIT_AFTER_PAUSE_S)
+    watch_runs(hot, now=datetime.fromtimestamp(clock.now_s, UTC))
+    assert Alert.objects.get().rule == "monitoring_blind"
 
 
 def test_one_that_is_late_delays_no_other_and_its_alerts_stay(
