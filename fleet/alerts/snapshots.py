@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from typing import Any
@@ -28,7 +28,7 @@ from telemetry.store.hot import HotStore
 from telemetry.store.reading import Packed, Source, StepState, moments_in
 from telemetry.units import MINUTE_S
 
-Hardware = Callable[[Sequence[str], int], Span]
+Hardware = Callable[..., Span]
 HardwareAt = Callable[[Sequence[str], Sequence[int]], Span]
 Workers = Callable[[str], Mapping[str, WorkerState]]
 
@@ -57,6 +57,12 @@ class RunMembers:
     nodes: tuple[str, ...] = ()
     shards: tuple[str, ...] = ()
     cores_per_device: int = 1
+    shard_of: Mapping[str, str] = field(default_factory=dict)
+
+    def shards_of(self, nodes: Iterable[str]) -> tuple[str, ...]:
+        """List the shards that hold some nodes; of one that is no member, none."""
+        found = (self.shard_of.get(node) for node in nodes)
+        return tuple(dict.fromkeys(shard for shard in found if shard is not None))
 
 
 @dataclass(frozen=True)
@@ -124,7 +130,9 @@ def run_members(runs: Iterable[Run]) -> dict[int, RunMembers]:
     for key, nodes in rows.items():
         names, shards, n_cores, n_devices = zip(*nodes, strict=True)
         cores_per_device = max(1, n_cores[0] // max(1, n_devices[0]))
-        members_now = RunMembers(names, tuple(dict.fromkeys(shards)), cores_per_device)
+        shard_of = dict(zip(names, shards, strict=True))
+        of_run = tuple(dict.fromkeys(shards))
+        members_now = RunMembers(names, of_run, cores_per_device, shard_of)
         _ROSTERS[key] = (sums[key], members_now)
     return {key: _ROSTERS[key][1] if key in _ROSTERS else RunMembers() for key in keys}
 
@@ -153,8 +161,10 @@ def snapshot_of(
     """
     end, shards = int(now_s), members.shards
 
-    def hardware(metrics: Sequence[str], last_s: int) -> Span:
-        return source.window(shards, metrics, start=end - last_s + 1, end=end).of(members.nodes)
+    def hardware(metrics: Sequence[str], last_s: int, nodes: Sequence[str] = ()) -> Span:
+        of = members.shards_of(nodes) if nodes else shards
+        span = source.window(of, metrics, start=end - last_s + 1, end=end)
+        return span.of(nodes or members.nodes)
 
     def hardware_at(metrics: Sequence[str], ages_s: Sequence[int]) -> Span:
         ticks = [end - age for age in ages_s]

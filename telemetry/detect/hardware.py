@@ -13,7 +13,7 @@
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -49,6 +49,9 @@ LOSSES = np.array([0.004, 0.016])
 MOST_EXCESS = 100.0
 Measured = tuple[FloatArray, FloatArray]
 LOSS = BY_NAME["retransmits"]
+COUNTED, TOTAL = (LOSS.metric, LOSS.of), "total of "
+# So many nodes are read at once: 31,250 would take 3 GB.
+AT_ONCE = 2_048
 
 
 class Level:
@@ -249,24 +252,44 @@ class Parts:
             return False
         last_s = now_s - self._at_s + inputs.lagging(1)
         self._at_s = now_s
-        span = inputs.hardware(METRICS_READ, last_s).of(self.nodes)
-        self._take(_finite(span), now_s)
+        groups = [self._blocks(span, rows) for span, rows in self._read(inputs, last_s)]
+        names = dict.fromkeys(name for group in groups for name in group)
+        self._take({name: _stacked([group[name] for group in groups]) for name in names}, now_s)
         return True
 
-    def _take(self, span: Span, now_s: int) -> None:
-        unread = (span.ticks[:, None] > self._read_s) & span.reported
+    def _read(self, inputs: DetectionInput, last_s: int) -> Iterator[tuple[Span, slice]]:
+        """Read the newest seconds, of a large run some nodes at a time, and their rows."""
+        if len(self.nodes) <= AT_ONCE:
+            yield inputs.hardware(METRICS_READ, last_s).of(self.nodes), slice(None)
+            return
+        for first in range(0, len(self.nodes), AT_ONCE):
+            nodes = self.nodes[first : first + AT_ONCE]
+            span = inputs.hardware(METRICS_READ, last_s, nodes).of(nodes)
+            yield span, slice(first, first + len(nodes))
+
+    def _blocks(self, span: Span, rows: slice) -> dict[str, FloatArray]:
+        """Make one block of the unread seconds of some nodes: (n_nodes, n_parts) by metric."""
+        span = _finite(span)
+        unread = (span.ticks[:, None] > self._read_s[rows]) & span.reported
         newest = np.where(unread, span.ticks[:, None], 0).max(axis=0)
-        self._read_s = np.maximum(self._read_s, newest)
-        at_s = now_s - (self._epoch_s or 0)
+        self._read_s[rows] = np.maximum(self._read_s[rows], newest)
         blocks: dict[str, FloatArray] = {}
-        measured: dict[str, FloatArray] = {}
-        begun: list[Level] = []
         for quantity in LEVELS:
             if quantity.metric not in blocks:
                 # Shares are stored so coarsely that two measurements are often equal.
                 is_coarse = METRICS[quantity.metric].packing == "ratio"
                 values = _measured(span, quantity)
                 blocks[quantity.metric] = _block(values, unread, may_repeat=is_coarse)
+        none = np.zeros((len(span.ticks), len(span.nodes), 0))
+        for name in COUNTED:
+            blocks[TOTAL + name] = _total(span.values.get(name, none), unread)
+        return blocks
+
+    def _take(self, blocks: Mapping[str, FloatArray], now_s: int) -> None:
+        at_s = now_s - (self._epoch_s or 0)
+        measured: dict[str, FloatArray] = {}
+        begun: list[Level] = []
+        for quantity in LEVELS:
             of_parts = self._by_device(blocks[quantity.metric], quantity)
             n_parts, known = of_parts.shape[1], self._levels.get(quantity.name)
             if n_parts:
@@ -286,12 +309,12 @@ class Parts:
                 if (level := self._levels[name]).test is test:
                     x[level.cells], coarse[level.cells] = level.compared(of_parts, at_s=at_s)
             test.update(x, coarse, at_s=at_s, base=base)
-        lost, sent = (span.values.get(name) for name in (LOSS.metric, LOSS.of))
-        if lost is not None and sent is not None and lost.shape == sent.shape and lost.shape[2]:
-            if self._loss is None or self._loss.shape != lost.shape[1:]:
-                self._loss = Loss(len(self.nodes), lost.shape[2], self._n_blocks)
-            counts = (_total(values, unread) for values in (lost, sent))
-            self._loss.update(*counts, at_s=at_s, base=base)
+        lost, sent = (blocks[TOTAL + name] for name in COUNTED)
+        if lost.shape == sent.shape and lost.shape[1]:
+            if self._loss is None or self._loss.shape != lost.shape:
+                n_nodes, n_parts = lost.shape
+                self._loss = Loss(n_nodes, n_parts, self._n_blocks)
+            self._loss.update(lost, sent, at_s=at_s, base=base)
 
     @property
     def _n_blocks(self) -> int:
@@ -391,6 +414,15 @@ def _block(values: FloatArray, unread: BoolArray, *, may_repeat: bool) -> FloatA
     n = counted.sum(axis=0)
     total = np.where(counted, values, 0.0).sum(axis=0, dtype=float)
     return np.asarray(np.where(n > 0, total, np.nan) / np.maximum(n, 1))
+
+
+def _stacked(groups: Sequence[FloatArray]) -> FloatArray:
+    """Join blocks of groups of nodes; parts that a group lacks are NaN."""
+    n_parts = max(each.shape[1] for each in groups)
+    wide = [np.full((len(each), n_parts), np.nan) for each in groups]
+    for into, each in zip(wide, groups, strict=True):
+        into[:, : each.shape[1]] = each
+    return np.concatenate(wide)
 
 
 def _total(values: FloatArray, unread: BoolArray) -> FloatArray:

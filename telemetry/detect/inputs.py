@@ -32,9 +32,10 @@ class DetectionInput:
     """One run, now.
 
     ``steps`` are those of the last minutes, of all workers. ``hardware(metrics, last_s)`` reads
-    the newest seconds of the run's nodes, ``hardware_at(metrics, ages_s)`` single seconds of those
-    ages, oldest first. ``counts`` are ECC counts at a few moments of the last minutes, oldest
-    first, or None where they were not read. ``cores_per_device`` counts cores as the runtime does.
+    the newest seconds of the run's nodes (a third argument: of some), ``hardware_at(metrics,
+    ages_s)`` single seconds of those ages, oldest first. ``counts`` are ECC counts at a few
+    moments of the last minutes, oldest first, or None where they were not read.
+    ``cores_per_device`` counts cores as the runtime does.
     ``n_stages`` is the pipeline depth; stages are contiguous blocks of workers. ``phase`` is what
     the run reports, since ``phase_since_s`` (None: unknown). ``open_problems`` are the open alerts
     of the run and of its nodes. ``reads_hardware``: whether hardware rules run in this second.
@@ -50,7 +51,7 @@ class DetectionInput:
     run: str
     nodes: tuple[str, ...]
     steps: StepBatch
-    hardware: Callable[[Sequence[str], int], Span]
+    hardware: Callable[..., Span]
     now_s: float
     limit_ratio: float = RULES["allreduce_share"].limits["limit_ratio"]
     resolve_ratio: float = RULES["allreduce_share"].limits["resolve_ratio"]

@@ -91,13 +91,14 @@ def roll_up(span: Span) -> Minutes:
 def _stats(samples: FloatArray) -> FloatArray:
     """Reduce (n_minutes, n_samples, n_nodes, n_parts) to the layout of ``Minutes.values``."""
     with np.errstate(invalid="ignore"):
-        low, high = np.fmin.reduce(samples, axis=1), np.fmax.reduce(samples, axis=1)
-        total = samples.sum(axis=1, dtype="f8")
-        n = np.float64(samples.shape[1])
-        if np.isnan(total).any():
-            present = ~np.isnan(samples)
-            total = np.where(present, samples, 0.0).sum(axis=1, dtype="f8")
-            n = present.sum(axis=1)
+        low, high, total = samples.min(axis=1), samples.max(axis=1), samples.sum(axis=1)
+        n = np.full(total.shape, samples.shape[1])
+        # Where some are missing, these only.
+        if (lacks := np.isnan(total)).any():
+            some = samples.swapaxes(0, 1)[:, lacks]
+            present = ~np.isnan(some)
+            low[lacks], high[lacks] = np.fmin.reduce(some, axis=0), np.fmax.reduce(some, axis=0)
+            total[lacks], n[lacks] = np.where(present, some, 0.0).sum(axis=0), present.sum(axis=0)
         mean = np.where(n > 0, total, np.nan) / np.maximum(n, 1)
     return np.concatenate([low, mean, high], axis=2)
 
