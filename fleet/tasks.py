@@ -9,7 +9,8 @@ from django.conf import settings
 from fleet.alerts.evaluate import forget_idle
 from fleet.alerts.probe_requests import update_probe_requests
 from fleet.alerts.trace_requests import update_trace_requests
-from fleet.alerts.watchers import WATCHES_S, watch_runs, worker_of
+from fleet.alerts.watchers import NODES_PER_S, WATCHES_S, watch_runs, worker_of
+from fleet.celery import beat
 from fleet.charts.frozen import freeze_due
 from fleet.checks.preflights import advance_all, update_preflight_alerts
 from fleet.costs.drift import update_cost_alerts
@@ -19,6 +20,7 @@ from fleet.ingest import prometheus
 from fleet.ingest.samples import forget_samples
 from fleet.ingest.steps import update_reported_runs
 from fleet.models import Run
+from fleet.ops.liveness import TABLE
 from fleet.runs.retirement import retire_quiet
 from fleet.runs.similar_runs import update_due_comparisons
 from fleet.runs.step_durations import update_step_durations
@@ -57,6 +59,8 @@ def watch_fleet(self: Task[[int], None], watcher: int = 0) -> None:
             queue = worker_direct(worker)
             self.apply_async((watcher,), queue=queue, expires=WATCHES_S)
         return
+    # The first look at many nodes reads their last minutes.
+    beat(TABLE["worker"].silent_s + n_nodes / NODES_PER_S)
     now = datetime.now(UTC)
     follow_runs(hot, now=now, watcher=watcher, of=of)
     update_reported_runs(hot, now=now, watcher=watcher, of=of)
