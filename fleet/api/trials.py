@@ -125,7 +125,7 @@ class TrialArmLayout(ResponseSchema, source=ArmLayout):
     software = doc("Versions that it reports; empty: none.", "neuronx-cc 2.21")
     best: TrialParallelism | None = doc(f"The best layout that fits in memory; {UNKNOWN}.")
     above_best_ratio = doc(
-        "By how much a token is dearer than with the best layout: estimated by the step model, "
+        "How much more a token costs than with the best layout: estimated by the step model, "
         f"not measured; {UNKNOWN}.",
         0.29,
     )

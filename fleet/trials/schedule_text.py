@@ -109,12 +109,12 @@ def ends(found: Range, unit: str) -> str:
         factor, _, decimals = _unit(found.value)
         write = lambda value: f"{value * factor:.{decimals}f}"  # noqa: E731
     low = ABSENT if found.low is None else write(found.low)
-    return f"{low} or more" if found.high is None else f"{low} to {write(found.high)}"
+    return f"{low} to {'never' if found.high is None else write(found.high)}"
 
 
 def span(found: Range, unit: str) -> str:
-    """Write a figure with its interval: 3.1 days (2.2 to 4.6), $41,200 ($28,000 to $55,000)."""
-    return f"{projected(found.value, unit)} ({ends(found, unit)})"
+    """Write a figure with its interval: 3.1 days (95 %: 2.2 to 4.6)."""
+    return f"{projected(found.value, unit)} (95{NBSP}%: {ends(found, unit)})"
 
 
 def _assumed(assumption: Assumption, value: float) -> str:
@@ -140,9 +140,9 @@ def basis_written(assumption: Assumption) -> str:
 class ProjectionText:
     """One scenario of a projection, as ``trials/_projection.txt`` needs it.
 
-    ``pays`` is when the candidate earns back what it costs at first: never, ahead at first, at
+    ``pays`` is when the candidate pays back what it costs at first: never, ahead at first, at
     once, too late or in time. ``extra`` is how much longer it takes: "1.5 days longer", "same", or
-    empty with one arm. ``n_never`` of 100 cases never earn it back.
+    empty with one arm. ``n_never`` of 100 cases never pay it back.
     """
 
     found: Projection

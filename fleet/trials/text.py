@@ -8,6 +8,7 @@ from functools import cached_property
 from fleet.formatting import (
     ABSENT,
     MINUS,
+    WORDS,
     change,
     count,
     csv_text,
@@ -197,6 +198,7 @@ def comparison_rows(candidate: Candidate, verdict: Verdict) -> list[ComparisonRo
         row = comparison_row(comparison)
         as_paid = ", as priced" if comparison.measure in listed_measures else ""
         why_none = verdict.why_none(comparison.measure)
+        why_none = WORDS.get(why_none, why_none)
         rows.append(replace(row, label=f"{row.label}{as_paid}", why_none=why_none))
     return rows
 

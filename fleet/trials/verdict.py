@@ -86,8 +86,8 @@ class PriceKinds:
 
     @property
     def text(self) -> str:
-        """Both kinds, the candidate's first: capacity block against on demand."""
-        return f"{self.candidate or NOT_STATED} against {self.baseline or NOT_STATED}"
+        """Both kinds, the candidate's first: capacity block vs. on demand."""
+        return f"{self.candidate or NOT_STATED} vs. {self.baseline or NOT_STATED}"
 
 
 def kind_of(basis: str) -> str:

@@ -63,7 +63,7 @@ def test_it_is_what_the_command_prints(ask: Ask, query: str, options: tuple[str,
 def test_it_shows_the_answer_as_text(ask: Ask) -> None:
     reported = ask(f"{PATH}?porting_usd=1000&failures=0").json()
 
-    assert "earns back its porting after" in reported["sentence"]
+    assert "pays back its porting after" in reported["sentence"]
     assert "\u202f" not in reported["sentence"]
     assert reported["as_of"].startswith("2026-03-03T12:00:00")
 

@@ -75,7 +75,7 @@ def test_across_price_kinds_no_page_calls_it_better(
         as_paid = text.index("$ per 1M tokens, as priced")
         assert head < as_paid
         row = text[as_paid : text.index("</tr>", as_paid)]
-        assert "none: price kinds differ" in row
+        assert "none: not like for like" in row
         assert "better" not in row
 
 
@@ -128,7 +128,7 @@ def test_each_measure_is_explained(page: Page, hot: HotStore, trial: Trial) -> N
 
     text = page("/trials/bakeoff/")
 
-    reported = text[text.index("Definitions") :]
+    reported = text[text.index("Method and definitions") :]
     for verdicts in ("$ per 1M tokens", "tokens per dollar", "MFU", "until the first step"):
         assert f"<dt>{verdicts}</dt>" in reported
     assert "4 \u00d7 p5.48xlarge: 31.7 PFLOP/s" in reported

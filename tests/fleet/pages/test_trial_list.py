@@ -40,7 +40,7 @@ def test_without_trials_it_states_how_to_begin(page: Page, redis_url: str) -> No
     text = page("/trials/")
 
     assert "No trials." in text
-    assert "a lead selects them here" in text
+    assert "a lead selects both runs here" in text
     assert "<form" not in text.partition("<main")[2]
 
 

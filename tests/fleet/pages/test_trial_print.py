@@ -45,7 +45,7 @@ def test_it_has_what_the_first_team_asks_for(page: Page, trial: Trial) -> None:
     # 47.76 against 35.7608 dollars, 1.6 times the pace; as priced half, but of unlike kinds.
     assert "53.2" in text
     assert "Capacity block list prices (95" in text
-    assert "not like for like (capacity block against on demand)" in text
+    assert "not like for like (capacity block vs. on demand)" in text
     assert text.index("Recommendation:") < text.index("$ per epoch")
     # 50 steps of 2 s at $0.10, against 50 of 1.25 s at $0.08.
     assert "$10.00" in text

@@ -36,7 +36,7 @@ def test_it_shows_the_answer_and_where_each_figure_comes_from(page: Page) -> Non
     text = page(f"{PAGE}?porting_usd=1000&failures=0")
 
     # $0.1 a second and 2.01 s a step against $0.08 and 1.255 s: half the price.
-    assert "4 \u00d7 trn2.48xlarge earns back its porting after" in text
+    assert "4 \u00d7 trn2.48xlarge pays back its porting after" in text
     assert "over 14 days it saves $" in text
     assert "vit-trn2: on demand" in text
     assert "measured on vit-p5" in text
@@ -49,7 +49,7 @@ def test_a_simulated_pace_is_called_assumed_and_has_no_interval(page: Page) -> N
     Run.objects.filter(name="vit-trn2").update(is_simulated=True)
     text = page(PAGE)
 
-    assert "trn2.48xlarge: simulated. The pace follows from assumed constants" in text
+    assert "trn2.48xlarge: simulated. The pace follows from the step model" in text
     assert "assumed: simulated on vit-trn2" in text
     assert "tokens/s; assumed" not in text
     assert "measured on vit-trn2" not in text
@@ -182,7 +182,7 @@ def test_of_several_candidates_one_is_chosen(page: Page, hot: HotStore, seen: Tr
     text = page(f"{PAGE}?candidate=vit-trn1")
 
     assert '<option value="vit-trn1" selected>' in text
-    assert "4 trn1 is ahead of" in text or "4 trn1 earns back" in text
+    assert "4 trn1 is ahead of" in text or "4 trn1 pays back" in text
 
 
 @pytest.mark.usefixtures("seen")

@@ -121,12 +121,12 @@ def test_the_page_warns_of_an_arm_far_from_its_best_layout(uneven: Trial, client
     text = client.get(uneven.get_absolute_url()).content.decode()
 
     assert "One arm is far from its best layout" in text
-    assert "dearer than its best layout, tp 1, pp 1, micro-batch 2, recompute none" in text
+    assert "more expensive than its best layout, tp 1, pp 1, micro-batch 2, recompute none" in text
     assert "estimated by the step model, not measured" in text
     assert "Neuron SDK 2.21, neuronx-cc 2.16.1" in text
     assert "Above its best layout" in text
     printed = client.get(f"{uneven.get_absolute_url()}print/").content.decode()
-    assert "dearer than its best layout" in printed
+    assert "more expensive than its best layout" in printed
 
 
 def test_a_page_without_such_an_arm_does_not_warn(

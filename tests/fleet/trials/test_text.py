@@ -66,7 +66,7 @@ def plain(
 def test_better_states_by_how_much_and_how_surely() -> None:
     assert Dollars().sentence() == (
         "trn2 is better than p5: 1M tokens cost $1.38 instead of $2.00, 31.0 % less "
-        "(95 % interval -33.0 % to -29.0 %)."
+        "(95 %: -33.0 % to -29.0 %)."
     )
 
 
@@ -95,7 +95,7 @@ def test_cheaper_and_slower_states_both() -> None:
     shown = plain((dollars, pace))
 
     assert "1M tokens cost $0.0205 instead of $0.0222, 7.7 % less" in shown
-    assert shown.endswith("But it is slower: 29.6 % fewer tokens per second.")
+    assert shown.endswith("But throughput is 29.6 % lower.")
 
 
 def test_an_undecided_row_notes_how_close_the_arms_are_or_how_many_steps_lack() -> None:
@@ -133,7 +133,7 @@ def test_worse_states_more() -> None:
 def test_where_no_one_can_tell_it_states_how_many_steps_would() -> None:
     shown = Dollars(ratio=-0.03, low=-0.1, high=0.04, word="cannot tell yet", n_more_steps=1_250)
 
-    assert shown.sentence().startswith("Cannot tell yet whether trn2 is better than p5")
+    assert shown.sentence().startswith("trn2 vs. p5 is inconclusive:")
     assert shown.sentence().endswith("About 1,250 more steps of each arm would decide it.")
 
 
@@ -158,7 +158,7 @@ def test_few_steps_have_no_interval() -> None:
 
 def test_without_a_price_the_pace_decides() -> None:
     assert (
-        "it trains on 1.38 tokens/s instead of 2.00" in Dollars(measure="tokens_per_s").sentence()
+        "throughput is 1.38 tokens/s instead of 2.00" in Dollars(measure="tokens_per_s").sentence()
     )
 
 

@@ -136,9 +136,9 @@ def test_unlike_kinds_of_opposite_sign_cannot_be_reported() -> None:
     assert found.break_even is not None
     assert found.break_even.usd == pytest.approx(51.09, abs=0.005)
     assert sentence(P5, TRN2) == (
-        "Cannot tell across price kinds: cand costs 7.0 % more per token than base at equal "
-        "capacity-block list prices (95 % interval +6.5 % to +7.4 %); as priced (capacity block "
-        "against on demand) it costs 7.2 % less. It trains on 30.0 % fewer tokens per second. "
+        "Inconclusive across price kinds: cand costs 7.0 % more per token than base at equal "
+        "capacity-block list prices (95 %: +6.5 % to +7.4 %); as priced (capacity block vs. on "
+        "demand) it costs 7.2 % less; throughput is 30.0 % lower. "
         "Break-even: cand is cheaper while a p5.48xlarge node-hour costs more than $51.09 "
         "($50.88 to $51.29)."
     )
@@ -155,7 +155,7 @@ def test_swapped_arms_give_the_opposite() -> None:
     assert found.badge == "price kinds differ"
     # It is cheaper while a trn2 node-hour costs more than 55.04 * 0.7 = $38.53.
     assert "while a trn2.48xlarge node-hour costs more than $38.53" in sentence(TRN2, P5)
-    assert sentence(TRN2, P5).startswith("Cannot tell across price kinds: ")
+    assert sentence(TRN2, P5).startswith("Inconclusive across price kinds: ")
 
 
 def test_swapped_prices_are_of_the_same_sign_and_still_no_badge() -> None:
@@ -180,9 +180,7 @@ def test_unlike_kinds_of_the_same_sign_say_both_without_a_badge() -> None:
     assert found.badge == "price kinds differ"
     assert found.contradicting == ()
     assert sentence(P5, fast).startswith("cand costs 40.1 % less per token than base at equal")
-    assert "as priced (capacity block against on demand) it costs 48.0 % less." in sentence(
-        P5, fast
-    )
+    assert "as priced (capacity block vs. on demand) it costs 48.0 % less" in sentence(P5, fast)
 
 
 def test_equal_price_kinds_have_their_verdict() -> None:
@@ -210,8 +208,8 @@ def test_a_kind_that_one_arm_lacks_leaves_only_what_was_paid() -> None:
 
     assert (found.at_list_prices, found.badge) == ((), "price kinds differ")
     assert sentence(P5, ultra).startswith(
-        "Cannot tell across price kinds: cand against base: as priced (capacity block against on "
-        "demand) it costs 7.2 % less, and the catalogue lists no price kind for both."
+        "Inconclusive across price kinds: cand vs. base: as priced (capacity block vs. on "
+        "demand) it costs 7.2 % less, and the catalogue lists no price kind for both;"
     )
     assert "node-hour costs more than $51.09" in sentence(P5, ultra)
 
@@ -249,7 +247,7 @@ def test_an_arm_that_changed_its_kind_is_unlike_any() -> None:
     found = judge(TrialFigures((), (base, cand), figures.candidates), figures.candidates[0])
 
     assert found.badge == "price kinds differ"
-    assert found.kinds.text == "capacity block against on demand then capacity block"
+    assert found.kinds.text == "capacity block vs. on demand then capacity block"
 
 
 def test_arms_that_train_different_things_have_no_verdict_at_any_price() -> None:

@@ -77,7 +77,7 @@ def test_one_way_alone_may_be_asked_for(manual: str) -> None:
 def test_text_begins_with_the_answer_and_its_basis(manual: str) -> None:
     text = answer("--figures", manual, "--porting-usd", "20000")
 
-    assert text.startswith("4 x trn2.48xlarge earns back its compile and porting after 11.8 days")
+    assert text.startswith("4 x trn2.48xlarge pays back its compile and porting after 11.8 days")
     assert "without reuse" in text
     assert "Failures per node and day" in text
 
