@@ -267,7 +267,7 @@ def _judge(agents: Agents, requests: Sequence[ProbeRequest], *, now: datetime) -
         names = listed([each.node for each in late if each.node is not None])
         text = (
             f"{len(late)} of {counted(len(requests), 'node')} have a high latency: {names}. None "
-            "is accused: nodes that probe each other measure the same slow link"
+            "is implicated: nodes that probe each other measure the same slow link"
         )
     if text:
         _conclude(requests, text, now=now)

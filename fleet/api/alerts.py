@@ -79,8 +79,8 @@ class AlertOut(ResponseSchema, source=Alert):
     subject = doc("What breaks the rule.", "run:llama")
     run: NullableText = doc("Name of the affected run.", "llama")
     team: str | None = doc("Team of the run.")
-    node: NullableText = doc("Name of the accused node.", "llama-03")
-    device = doc("Number of the accused part of the node.")
+    node: NullableText = doc("Name of the implicated node.", "llama-03")
+    device = doc("Number of the implicated part of the node.")
     part: NullableText = doc("What `device` numbers: core, device or efa_device.", "core")
     score = doc("Evidence over threshold; fires at 1.")
     onset_at = doc("When the signal changed, UTC.")
@@ -118,7 +118,7 @@ class EventOut(ResponseSchema, source=AlertEvent):
 class AlertDetail(AlertOut, source=Alert):
     """One alert with its timeline and evidence."""
 
-    nodes = doc("Names of all accused nodes.")
+    nodes = doc("Names of all implicated nodes.")
     runs = doc("Names of all affected runs.")
     victims: list[str] = doc("Names of the slowed nodes.")
     evidence: dict[str, Any] = doc(
@@ -152,7 +152,7 @@ class AlertQuery(Paging):
     cause: Text = doc("The likely cause.", "slow_core", default="")
     severity: Literal["", "page", "warn"] = doc("Severity.", default="")
     run: Text = doc("Name of the affected run.", "llama", default="")
-    node: Text = doc("Name of the accused node.", default="")
+    node: Text = doc("Name of the implicated node.", default="")
     team: Text = doc("Team of the run, exact match.", default="")
     who: Text = doc("Who acknowledged or is assigned it.", "ada", default="")
     drill: Literal["", "yes", "no"] = doc("Whether a drill caused it.", default="")

@@ -55,7 +55,7 @@ class NodeFigures(ResponseSchema, source=NodeNow):
 
 
 class CauseHistory(ResponseSchema, source=alert_history.CauseHistory):
-    """Alerts of one cause that name a node as culprit."""
+    """Alerts of one cause of which a node was the root cause."""
 
     cause = doc("Cause.", "slow_core")
     n_alerts = doc("Number of alerts.", 2)
@@ -64,7 +64,7 @@ class CauseHistory(ResponseSchema, source=alert_history.CauseHistory):
 
 
 class AlertHistory(ResponseSchema, source=alert_history.AlertHistory):
-    """Alerts of the last 30 days that name a node as culprit."""
+    """Alerts of the last 30 days of which a node was the root cause."""
 
     days = doc("Length of the history in days.", 30)
     n_alerts = doc("Number of alerts, without drills.", 4)
@@ -106,7 +106,7 @@ class NodeOut(ResponseSchema, source=Node):
     retired_at = doc("Since when it is retired, UTC.")
     retired_by = doc("Who retired it or brought it back; empty: automatically, or neither.")
     now: NodeFigures = doc("Values of its newest report.")
-    alert_history: AlertHistory = doc("Alerts of the last 30 days that name it as culprit.")
+    alert_history: AlertHistory = doc("Alerts of the last 30 days of which it was the root cause.")
     url: str = doc("Path of its page.", "/nodes/llama-03/")
 
 

@@ -1,4 +1,4 @@
-"""How often alerts named a node as culprit, compared with its peers."""
+"""How often a node was the root cause of alerts, compared with its peers."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ class CauseHistory:
 
 @dataclass(frozen=True, slots=True)
 class AlertHistory:
-    """The alerts of 30 days that name a node as culprit, without drills.
+    """The alerts of 30 days of which a node was the root cause, without drills.
 
     ``others_median`` is the median count of the ``n_others`` other nodes of its instance type.
     """

@@ -220,7 +220,7 @@ def test_what_detection_names_itself_counts_more_than_probes(fleet: Fleet, run: 
         (
             {"n2": slow("n2"), "n4": slow("n4")},
             {"n2": slow("n2"), "n4": slow("n4")},
-            f"2 of {N_NODES}\u202fnodes have a high latency: n2, n4. None is accused",
+            f"2 of {N_NODES}\u202fnodes have a high latency: n2, n4. None is implicated",
         ),
         (
             {f"n{i}": {"reason": "no such device"} for i in range(4)},
