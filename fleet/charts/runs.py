@@ -31,7 +31,7 @@ LATEST_S = 1e11
 SLACK_S = 2.0
 PER_STEP = "seconds per step"
 # Only if an alert found a late worker: some worker always waits least.
-WHO_WAITS = f"{PER_STEP}; the culprit is the worker that waits least"
+WHO_WAITS = f"{PER_STEP}; all others wait for the one with the shortest bar"
 LAYERS = (
     ("compute_s", "compute", "compute"),
     ("transfer_s", "transfer", "transfer"),

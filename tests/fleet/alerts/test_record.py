@@ -159,7 +159,7 @@ def test_a_link_that_slows_nothing_any_more_is_not_said_to_slow_its_run(
     text = AlertText(Alert.objects.get(), NOON + timedelta(seconds=401))
     page = plain(text.story)
     assert "It slows" not in page + plain(text.detail)
-    assert "It belongs to llama" in page
+    assert "Run: llama" in page
     # It was changed, as the next sentence says.
     assert "unchanged" not in page
     assert "as long as before again" in page

@@ -88,7 +88,7 @@ def test_steps_tell_of_checkpoints_pauses_and_batches(hot: HotStore, make: Make)
 
     assert [each.replace("\u202f", " ") for each in reported(hot, make())] == [
         "batch: 4.10 k tokens per step became 8.19 k",
-        "pause: no step for 1 min",
+        "pause: no steps for 1 min",
         "checkpoint: took 38 s",
     ]
 
