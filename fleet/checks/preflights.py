@@ -402,9 +402,9 @@ def set_requirement_by(run: Run, *, requires: bool, by: str, now: datetime) -> N
     """Set whether a run requires a preflight, and log a change."""
     if run.requires_preflight != requires:
         what = "a preflight before it starts" if requires else "no preflight"
-        record_change(f"let {run.name} require {what}", by=by, now=now)
+        record_change(f"set {run.name} to require {what}", by=by, now=now)
         Annotation.objects.create(
-            run=run, at=now, kind=Annotation.Kind.NOTE, by=by, text=f"lets it require {what}"
+            run=run, at=now, kind=Annotation.Kind.NOTE, by=by, text=f"set to require {what}"
         )
     set_requirement(run, requires=requires)
 

@@ -223,7 +223,7 @@ def traces_of(source: Source, run: str, *, start_s: float, end_s: float) -> Sequ
     idle_s = np.diff(ended_at_s) - np.diff(minutes.step) * step_s[1:]
     least_s = max(PAUSE_S, PAUSE_STEPS * float(np.nanmedian(step_s)))
     traces += [
-        (ended_at_s[i], "pause", f"no step for {duration(float(idle_s[i]))}")
+        (ended_at_s[i], "pause", f"no steps for {duration(float(idle_s[i]))}")
         for i in np.flatnonzero(idle_s > least_s)
     ]
     # Changes of tokens per step; a minute with both values belongs to the change.

@@ -280,7 +280,7 @@ def receiver_new(request: HtmxRequest) -> HttpResponse:
         return _form(request, form)
     now, by = timezone.now(), request.user.get_username()
     receiver = Receiver.objects.create(kind=kind, created_at=now, **form.cleaned_data)
-    record_change(f"made the receiver {receiver} ({receiver.get_kind_display()})", by=by, now=now)
+    record_change(f"added receiver {receiver} ({receiver.get_kind_display()})", by=by, now=now)
     if not Route.objects.exists():
         route = Route.objects.create(name="everything", is_default=True)
         route.receivers.add(receiver)
@@ -303,21 +303,21 @@ def receiver_edit(request: HtmxRequest, pk: int) -> HttpResponse:
     if request.POST.get("action") in {"on", "off"}:
         is_on = request.POST["action"] == "on"
         Receiver.objects.filter(pk=receiver.pk).update(is_enabled=is_on)
-        return _done(request, f"switched the receiver {receiver} {'on' if is_on else 'off'}")
+        return _done(request, f"switched {'on' if is_on else 'off'} receiver {receiver}")
     if request.POST.get("action") == "delete":
         n_lost = receiver.deliveries.unfinished().count() + receiver.deliveries.dead().count()
         if n_lost and request.POST.get("confirmed") != "yes":
             form = ReceiverForm(receiver.kind, receiver)
             return _form(request, form, n_lost=n_lost, status=422)
         receiver.delete()
-        return _done(request, f"deleted the receiver {receiver}")
+        return _done(request, f"deleted receiver {receiver}")
     form = ReceiverForm(receiver.kind, receiver, request.POST)
     if not form.is_valid():
         return _form(request, form)
     for name, value in form.cleaned_data.items():
         setattr(receiver, name, value)
     receiver.save(update_fields=list(form.cleaned_data))
-    return _done(request, f"changed the receiver {receiver}")
+    return _done(request, f"changed receiver {receiver}")
 
 
 def _done(request: HtmxRequest, text: str, *, anchor: str = "") -> HttpResponse:
@@ -457,7 +457,7 @@ def route_new(request: HtmxRequest) -> HttpResponse:
     form = RouteForm(route, request.POST)
     if not form.is_valid():
         return _routes_form(request, form)
-    return _done(request, f"made the route {form.save()}", anchor="#routes")
+    return _done(request, f"added route {form.save()}", anchor="#routes")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -470,14 +470,14 @@ def route_edit(request: HtmxRequest, pk: int) -> HttpResponse:
     action = request.POST.get("action", "")
     if action in MOVES:
         _move(route, by=MOVES[action])
-        return _done(request, f"moved the route {route} {action}", anchor="#routes")
+        return _done(request, f"moved route {route} {action}", anchor="#routes")
     if action == "delete" and not route.is_default:
         route.delete()
-        return _done(request, f"deleted the route {route}", anchor="#routes")
+        return _done(request, f"deleted route {route}", anchor="#routes")
     form = RouteForm(route, request.POST)
     if not form.is_valid():
         return _routes_form(request, form)
-    return _done(request, f"changed the route {form.save()}", anchor="#routes")
+    return _done(request, f"changed route {form.save()}", anchor="#routes")
 
 
 @transaction.atomic

@@ -22,11 +22,11 @@ AHEAD = timedelta(minutes=5)
 OLDEST = timedelta(days=366)
 PHASES = {
     Run.Phase.PENDING: (Kind.RESTART, "stopped, waiting to restart"),
-    Run.Phase.COMPILING: (Kind.COMPILE, "compiles"),
-    Run.Phase.WARMING_UP: (Kind.RESTART, "warms up"),
-    Run.Phase.TRAINING: (Kind.RESTART, "trains"),
+    Run.Phase.COMPILING: (Kind.COMPILE, "compiling"),
+    Run.Phase.WARMING_UP: (Kind.RESTART, "warming up"),
+    Run.Phase.TRAINING: (Kind.RESTART, "training resumed"),
     Run.Phase.FAILED: (Kind.RESTART, "failed"),
-    Run.Phase.FINISHED: (Kind.NOTE, "has finished"),
+    Run.Phase.FINISHED: (Kind.NOTE, "finished"),
 }
 
 

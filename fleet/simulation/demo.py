@@ -183,7 +183,7 @@ def ensure_trials(*, now: datetime) -> list[Trial]:
             team=each.team,
             planned_steps=DEFAULT_STEPS,
             planned_tokens=each.planned_tokens,
-            by="the demo",
+            by="demo-bot",
             now=now,
         )
         for each in TRIALS
@@ -255,7 +255,7 @@ def ensure_preflight() -> Preflight | None:
         take=len(nodes),
         run=run,
         faults=PREFLIGHT_FAULTS,
-        by="the demo",
+        by="demo-bot",
         now=at,
         is_rehearsal=True,
     )
@@ -265,5 +265,5 @@ def ensure_preflight() -> Preflight | None:
         set_requirement(started, requires=True)
         at = started.started_at + ACKNOWLEDGED_AFTER
         for alert in update_preflight_alerts(now=at):
-            acknowledge(alert, by="the demo", comment=WHY, now=at)
+            acknowledge(alert, by="demo-bot", comment=WHY, now=at)
     return preflight

@@ -325,7 +325,7 @@ PAST, APART, TRIES = timedelta(hours=3, minutes=50), timedelta(minutes=15), 12
 
 def announce(run: Run, *, at: datetime) -> Annotation:
     """Announce that a run will compile for an evaluation at twice its sequence length."""
-    text = f"evaluation at sequence length {2 * run.seq_len:,}: its graphs compile, as planned"
+    text = f"planned compile for evaluation (seq {2 * run.seq_len:,})"
     note: Annotation = Annotation.objects.create(
         run=run, kind=Annotation.Kind.COMPILE, by=ANNOUNCER, at=at, ends_at=at + LASTS, text=text
     )
@@ -390,7 +390,7 @@ def create_past_deploys(*, now: datetime) -> list[InjectedFault]:
                 ends_at=at + timedelta(seconds=seconds),
             )
         )
-        annotate(AnnotationRequest("deploy", text, at - BEFORE, run=name), by="the demo", now=now)
+        annotate(AnnotationRequest("deploy", text, at - BEFORE, run=name), by="demo-bot", now=now)
     return InjectedFault.objects.bulk_create(faults)
 
 

@@ -71,10 +71,10 @@ def test_a_compile_is_kept_with_its_end_and_a_restart_as_one(run: Run) -> None:
     compile_ = run.annotations.get(kind="compile")
 
     assert kept == [
-        ("compile", "compiles"),
-        ("restart", "trains"),
+        ("compile", "compiling"),
+        ("restart", "training resumed"),
         ("restart", "stopped, waiting to restart"),
-        ("restart", "trains"),
+        ("restart", "training resumed"),
     ]
     assert compile_.ends_at == NOON + timedelta(minutes=12)
 

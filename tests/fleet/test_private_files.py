@@ -44,7 +44,7 @@ def test_a_running_installation_in_an_old_folder_is_closed_and_keeps_its_data(
     with running(folder) as up:
         assert up.answers() == 200
         assert open_to_others(folder) == []
-        assert "were open to other users; closed." in up.shown
+        assert "Fixed permissions in" in up.shown
         assert "all users must sign in again" in up.shown
     assert open_to_others(folder) == []
     assert (folder / "secret_key").read_text() == key

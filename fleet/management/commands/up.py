@@ -81,7 +81,7 @@ class Command(BaseCommand):
         # Other users of this machine could read these until now.
         restricted = settings.PRIVATE_FILES
         if n_files := len(restricted.paths):
-            self._say(f"{n_files} files and folders in {folder} were open to other users; closed.")
+            self._say(f"Fixed permissions in {folder}: others could read {n_files} of its paths.")
         if restricted.refused:
             self._say(
                 f"{restricted.refused[0]} belongs to another user: make it readable for "
@@ -113,7 +113,7 @@ class Command(BaseCommand):
             settings.PRIVATE_FILES.was_exposed("trnwatch.sqlite3")
             and Session.objects.all().delete()[0]
         ):
-            self._say("The database was open to other users: all users must sign in again.")
+            self._say("Other users could read the database: all users must sign in again.")
         connection.close()
 
     def _print_welcome(self, listener: socket.socket) -> None:

@@ -101,8 +101,8 @@ def test_who_required_one_is_written_down_and_twice_is_once(run: Run, steady: No
     set_requirement_by(run, requires=False, by="bob", now=LATER + timedelta(minutes=1))
 
     assert list(ConfigurationChange.objects.order_by("at").values_list("by", "text")) == [
-        ("ada", f"let {run.name} require a preflight before it starts"),
-        ("bob", f"let {run.name} require no preflight"),
+        ("ada", f"set {run.name} to require a preflight before it starts"),
+        ("bob", f"set {run.name} to require no preflight"),
     ]
     assert list(Annotation.objects.order_by("at").values_list("by", "run__name")) == [
         ("ada", run.name),

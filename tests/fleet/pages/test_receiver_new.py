@@ -30,7 +30,7 @@ def test_the_first_receiver_gets_every_alert(client: Client, admin: User) -> Non
     receiver = Receiver.objects.get()
     assert (receiver.name, receiver.kind, receiver.secret) == ("pager", "webhook", "s")
     assert list(Route.objects.get(is_default=True).receivers.all()) == [receiver]
-    assert ConfigurationChange.objects.get().text == "made the receiver pager (Webhook)"
+    assert ConfigurationChange.objects.get().text == "added receiver pager (Webhook)"
 
 
 def test_the_next_one_gets_no_alerts_yet(client: Client, admin: User, hook: Receiver) -> None:

@@ -60,7 +60,7 @@ def test_it_can_be_deleted(client: Client, admin: User, table: list[Route]) -> N
     post(client, table[1], action="delete")
 
     assert order() == "ace"
-    assert ConfigurationChange.objects.get().text == "deleted the route b"
+    assert ConfigurationChange.objects.get().text == "deleted route b"
 
 
 def test_the_default_route_stays_and_takes_everything(

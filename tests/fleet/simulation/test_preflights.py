@@ -43,7 +43,7 @@ def test_the_run_passed_and_the_one_in_a_hurry_states_that_it_did_not() -> None:
     assert doubts["longctx"].startswith("No preflight of all its nodes")
     (alert,) = Alert.objects.open()
     assert (alert.rule, alert.subject) == ("preflight", "run:longctx")
-    assert alert.acknowledged_by == "the demo"
+    assert alert.acknowledged_by == "demo-bot"
 
 
 def test_without_its_fleet_there_is_none() -> None:

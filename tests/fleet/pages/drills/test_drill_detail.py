@@ -76,7 +76,7 @@ def test_a_fault_of_a_whole_run_names_no_node(page: Page, drilled: Drilled) -> N
 
     text = page(f"/drills/{fault.pk}/")
 
-    assert "Started by the demo on" in text
+    assert "Started by demo-bot on" in text
     assert "whole run" in text
     assert "charts/metric" not in text
 
