@@ -125,9 +125,7 @@ def _set_limits(request: HtmxRequest) -> HttpResponse:
         return _show(request, form, asked=request.POST.get("run", ""))
     run, n_changed = done
     if n_changed:
-        messages.success(
-            request, f"{run.name}: {counted(n_changed, 'limit')} changed from now on."
-        )
+        messages.success(request, f"{run.name}: {counted(n_changed, 'limit')} changed.")
     else:
         messages.info(request, f"{run.name}: nothing changed.")
     return HttpResponseRedirect(reverse("rule-list"))

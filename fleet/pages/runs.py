@@ -57,7 +57,8 @@ from telemetry import catalog
 from telemetry.store.hot import HotStore, hot_store
 from telemetry.store.refused import read_refused
 
-STATES = ("active", "over", "retired")
+# As in addresses, and as on the page.
+STATES = (("active", "active"), ("over", "finished"), ("retired", "retired"))
 RUNS_PER_PAGE = 50
 # Of a run: large, and shown on its own page only.
 UNSEEN = ("plan", "clock", "labels", "spending")

@@ -1,6 +1,5 @@
 """Headlines of nodes and runs."""
 
-import math
 from datetime import datetime
 from typing import Any
 
@@ -54,7 +53,6 @@ def run_headline(
     run, finished_at = now.run, now.run.finished_at
     heard_s = (at - run.heard_at).total_seconds() if run.heard_at else 0.0
     is_late = now.is_stale and now.last_step_at_s is not None
-    spent_usd = run.usd_by(at)
     return render_line(
         "runs/_headline.html#now",
         now=now,
@@ -68,6 +66,5 @@ def run_headline(
         lasted_s=finished_at - run.started_at if finished_at else None,
         refused=refused,
         saving_s=None if saves_since_s is None else at.timestamp() - saves_since_s,
-        usd=None if math.isnan(spent_usd) else spent_usd,
         **_own_pause(pause_s),
     )

@@ -147,7 +147,7 @@ def test_a_node_is_not_silent_before_it_had_its_turn(
     page = text(client)
 
     assert "1 silent" not in page
-    assert "starting: 1 not heard yet" in page
+    assert "starting: 1 not reporting yet" in page
     assert "nothing is wrong" not in page
 
 
@@ -190,7 +190,7 @@ def test_no_node_is_silent_while_trnwatch_itself_is_stopped(
 
     assert "unknown: trnwatch is stopped" in page
     assert "1 silent" not in page
-    assert "not heard yet" not in page
+    assert "not reporting yet" not in page
 
 
 def test_nodes_that_report_are_known_before_they_are_evaluated_again(
@@ -333,7 +333,7 @@ def test_it_shows_how_late_the_ticks_are(client: Client, hot: HotStore, alive: R
     hot.gauge("tick_lateness_s", 0.23)
     hot.count("ticks_late", 12)
     page = text(client)
-    assert "12 late ticks" in page
+    assert "12 samples processed late" in page
     assert "ms late" not in page
 
     hot.gauge("tick_lateness_s", 4.2)

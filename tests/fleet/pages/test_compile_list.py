@@ -78,7 +78,7 @@ def test_processes_without_a_shared_cache_are_warned_of(
     text = page(COMPILES)
 
     assert "does not share a compile cache" in text
-    assert "3 processes compiled the same graphs." in text
+    assert "3 processes compiled the same graphs;" in text
     assert "local to each node" in text
     assert "NEURON_COMPILE_CACHE_URL" in text
 

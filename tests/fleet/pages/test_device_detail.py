@@ -154,7 +154,7 @@ def test_an_efa_device_of_a_class_of_causes_is_no_accelerator(
     assert "EFA device 0" in about
     assert "/devices/0/" not in about.partition('id="facts"')[0]
     device = page("/nodes/limping/devices/0/")
-    assert "It is implicated in no open alert" in device
+    assert "Implicated in no open alert" in device
     assert "No alert implicated this device" in device
 
 

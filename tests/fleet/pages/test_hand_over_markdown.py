@@ -34,7 +34,7 @@ def test_it_reports_the_same_with_links(
     assert r"commented: see \<b\>rack\_4\</b\>" in response.text
     assert "## olga to the next shift" in response.text
     assert "# as it is" in response.text
-    marks = "Of 2 pages in 90 days none was marked false, 2 are not marked."
+    marks = "Pages in 90 days: 2, none false, 2 not marked."
     for text in (response.text, client.get("/hand-over/").text):
         assert marks in text.replace("\u202f", " ")
 
@@ -43,7 +43,7 @@ def test_an_empty_shift_is_shown_as_empty(client: Client, viewer: User) -> None:
     text = client.get("/hand-over/markdown").text
 
     assert "## Open: 0\n\nNothing.\n" in text
-    assert "No page fired in 90 days. No warning fired in 90 days." in text
+    assert "Pages in 90 days: none. Warnings in 90 days: none." in text
 
 
 def test_it_can_only_be_read(client: Client, operator: User) -> None:

@@ -56,7 +56,7 @@ def test_an_operator_requests_a_sample(
     text = panel()
     assert "Waiting for the agent" in text
     assert "Requested by olga" in text
-    assert "Without an answer within 3 min the request ends." in text
+    assert "Times out after 3 min." in text
     assert "under way, requested by olga" in text
 
 

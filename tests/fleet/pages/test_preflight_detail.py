@@ -115,8 +115,8 @@ def test_it_costs_few_questions_and_knows_unknown_ones(
 @pytest.mark.parametrize(
     ("ratio", "text"),
     [
-        (1.0, "All pairs are compared as one class"),
-        (1.5, "inferred: pairs are fast within a group"),
+        (1.0, "All pairs are one class"),
+        (1.5, "inferred from latency"),
     ],
 )
 def test_it_states_which_classes_of_pairs_were_compared(

@@ -62,9 +62,8 @@ def test_a_run_of_which_little_is_known_states_what_is_missing(client: Client, s
     say(*(step(n, "own", ended_at=time.time(), collective_s=None, n_workers=1) for n in (1, 2, 3)))
     page = read(client, "/runs/real/")
 
-    assert "Its all-reduce share is not reported" in page
-    assert "Token counts are not reported" in page
-    assert "Its price is unknown" in page
+    assert page.count("not reported") >= 2
+    assert "price unknown" in page
     assert "peak unknown" in page
     assert "1 worker, last report" in page
 
@@ -113,7 +112,7 @@ def test_inputs_say_when_the_runtime_is_traced(
 ) -> None:
     say(line("run", **ABOUT), *untimed_steps(), *traces(*[None] * 4))
     assert "Runtime trace" not in inputs(client)
-    assert "or set TRNWATCH_RUNTIME_TRACE=request in the job" in inputs(client)
+    assert "or set TRNWATCH_RUNTIME_TRACE=request:" in inputs(client)
 
     say(*traces(*["on request"] * 4))
     panel = inputs(client)
@@ -170,7 +169,7 @@ def test_inputs_link_the_alert_that_requested_the_last_trace(
 
 def test_inputs_before_the_first_step_and_after_the_end(client: Client, say: Say) -> None:
     say(line("run", **ABOUT), *traces(*["on request"] * 4))
-    assert "No step has ended yet." in inputs(client)
+    assert "The tier is known after the first steps." in inputs(client)
     assert "nothing can be detected" not in inputs(client)
 
     say(*untimed_steps(), *(line("end", worker=node) for node in NODES))
@@ -213,7 +212,7 @@ def test_pages_show_nodes_without_an_agent(client: Client, say: Say, path: str) 
 def test_a_node_states_that_only_its_job_reports(client: Client, say: Say) -> None:
     say(line("run", **ABOUT), *step_lines(1, ended_at=time.time()))
 
-    assert "is heard through its training job. No agent reports" in read(client, "/nodes/trn-a/")
+    assert "reports through its training job. Without an agent" in read(client, "/nodes/trn-a/")
 
 
 def test_a_node_whose_job_is_over_is_not_shown_as_training(client: Client, say: Say) -> None:

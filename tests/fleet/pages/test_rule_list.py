@@ -62,7 +62,7 @@ def test_before_anything_fires_the_budget_is_unused(page: Page, db: None) -> Non
     text = page("/rules/")
 
     whole = " ".join(strip_tags(text).split())
-    assert "No page fired in 90 days. No warning fired in 90 days." in whole
+    assert "Pages in 90 days: none. Warnings in 90 days: none." in whole
     assert "False pages, of those accepted a year0 of 6" in whole
     assert "False warnings, of those accepted a year0 of 60" in whole
     assert "Pages: 0 of 0.4 (none fired) Warnings: 0 of 2.7 (none fired)" in row_of(text, "hang")
@@ -90,8 +90,8 @@ def test_false_alerts_are_compared_with_the_budget(
 
     text = page("/rules/")
     whole = " ".join(strip_tags(text).split())
-    assert "Of 4 pages in 90 days 1 was marked false (25 %), 3 are not marked." in whole
-    assert "Of 1 warning in 90 days none was marked false, 1 is not marked." in whole
+    assert "Pages in 90 days: 4, 1 false (25 %), 3 not marked." in whole
+    assert "Warnings in 90 days: 1, none false, 1 not marked." in whole
     assert "False pages, of those accepted a year2 of 1.5 △ above it" in whole
     assert (
         "Pages: 2 of 0.1 △ above it (7 fired, 5 not marked) "
