@@ -30,7 +30,7 @@ ROLLING_S, RECENT_S = 60.0, 900.0
 LATEST_S = 1e11
 SLACK_S = 2.0
 PER_STEP = "seconds per step"
-# Only if an alert found a late worker: some worker always waits least.
+# Only if an alert found a late worker: some wait is always the shortest.
 WHO_WAITS = f"{PER_STEP}; all others wait for the one with the shortest bar"
 LAYERS = (
     ("compute_s", "compute", "compute"),

@@ -62,7 +62,7 @@ PHRASES = {
     r"Hand-over": "Shift handover",
     r"(?i)\b(nobody|somebody|whoever|whom)\b|\beverybody\b(?![\"`])": "a user; all nodes; …",
     r"(?i)\b(lest|nought|in vain|for want of|of one's own|anew|by hand)\b": "plain English",
-    r"(?i)\b(to|is|are|be) blamed?\b|\bblam(es|ing)\b|\bblamed\b": "accuse; cause",
+    r"(?i)\b(to|is|are|be) blamed?\b|\bblam(es|ing)\b|\bblamed\b": "implicated; cause",
     r"(?i)\b(at the least|in place of|for ever|strangers?)\b": "plain English",
     r"(?i)\b(not|is|are|was|were|be|been|as|it) told\b|\btold (of|by|to|apart)\b|\btells of\b": (
         "unknown; reported; notified; distinguished"
@@ -71,6 +71,10 @@ PHRASES = {
     r"(?i)\b(goes by|stands? for|set aside|put away)\b": "is named; means; renamed; stored",
     r"(?i)\bspeaks?\b|\bspoke\b": "report; protocol; name",
     r"(?i)\b(a|the) (vigil|desk|door|keeper|lane)\b": "watchdog; batcher; ingest; supervisor",
+    r"(?i)\bwaits least\b": "all others wait for it",
+    r"(?i)\bas culprit\b": "root cause of …; implicated",
+    r"(?i)\bearns? back\b|\banything from\b": "pays back; (95 %: … to …)",
+    r"(?i)\bcannot tell (across|yet whether)\b": "inconclusive",
 }
 
 # All at once. A phrase begins where a word does, or by a sign: to look anywhere takes four times

@@ -1,4 +1,4 @@
-"""A trace as steps: nothing is lost or counted twice, and who waits least is the culprit."""
+"""A trace as steps: nothing is lost or counted twice, and the shortest wait is the culprit's."""
 
 import numpy as np
 import pytest
