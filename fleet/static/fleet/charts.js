@@ -11,9 +11,10 @@ const AGAIN_MS = [[20 * 60, 5000], [2 * 3600, 20000], [48 * 3600, 60000], [Infin
 const FED_AGAIN_MS = 120000; // for new markers
 const COMPARED_AGAIN_MS = 90000;
 
-const CHANGED = { view: (chart) => chart.zoom(), compare: (chart) => chart.compare(), markers: (chart) => chart.draw() };
+const CHANGED = { view: () => charts.forEach((chart) => chart.zoom()), compare: () => charts.forEach((chart) => chart.compare()), markers: redraw };
 
 let charts = [];
+const due = new Set(); // charts to draw again
 let nFiring = null;
 
 const onTime = () => charts.filter((chart) => chart.isOnTime);
@@ -31,6 +32,20 @@ export function frozenLink() {
   link.searchParams.set("from", Math.floor(from));
   link.searchParams.set("to", Math.ceil(to));
   return link.href;
+}
+
+const painted = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+
+/** Draw all charts again, one per frame and those in sight first: what was clicked shows its effect before. */
+async function redraw() {
+  const isUnderWay = due.size > 0;
+  for (const chart of charts) due.add(chart);
+  while (!isUnderWay && due.size) {
+    await painted();
+    const next = [...due].find(({ isSeen }) => isSeen) ?? [...due][0];
+    due.delete(next);
+    if (next.figure.isConnected) next.draw();
+  }
 }
 
 function append(points) {
@@ -67,9 +82,9 @@ function adopt(root = document) {
 export function startCharts() {
   startRange(() => charts.find((chart) => chart.isTimed && chart.base)?.base ?? null);
   adopt();
-  onRange((what) => charts.forEach((chart) => CHANGED[what](chart)));
-  onTheme(() => charts.forEach((chart) => chart.draw()));
-  onZone(() => charts.forEach((chart) => chart.draw()));
+  onRange((what) => CHANGED[what]());
+  onTheme(redraw);
+  onZone(redraw);
   document.addEventListener("live:points", ({ detail }) => append(detail));
   document.addEventListener("live:resumed", () => charts.forEach(reload));
   document.addEventListener("live:tick", ({ detail }) => heed(detail));
