@@ -210,12 +210,10 @@ def update_comparison(source: Source, run: Run, *, now: datetime) -> SimilarRuns
 
 NOT_REPORTED = "not reported"
 SIMULATED = (
-    "Simulated: this follows from assumed constants of the step model. Nothing was measured on "
-    "real hardware."
+    "Simulated by the step model, not measured on real hardware."
 )
 FLAGS_UNKNOWN = (
-    "The effect of other compiler flags (-O, --model-type, --auto-cast, --logical-nc-config) is "
-    "unknown: no comparable run has used any."
+    "Other compiler flags (-O, --model-type, --auto-cast, --logical-nc-config): no comparable run."
 )
 
 
@@ -250,8 +248,7 @@ def similar_runs_panel(run: Run) -> SimilarRunsPanel:
     runs = [_similar_run(each) for each in measured]
     predictions = [
         f"{each['precision']}: {percent(each['ratio'], 0)} more tokens/s assumed. "
-        "A prediction of the step model: no comparable run has used it."
-        f"{_spread(each.get('spread_ratio'))}"
+        f"Predicted by the step model{_spread(each.get('spread_ratio'))}."
         for each in comparison.get("predicted", ())
     ]
     has_tried_flags = any(part["what"] == "flags" for each in measured for part in each["differ"])
@@ -266,7 +263,7 @@ def similar_runs_panel(run: Run) -> SimilarRunsPanel:
 
 
 def _spread(ratio: float | None) -> str:
-    return "" if ratio is None else f" 9 of 10 of its predictions are within {percent(ratio, 0)}."
+    return "" if ratio is None else f", 9 of 10 times within {percent(ratio, 0)}"
 
 
 def settings_of(run: Run) -> Sequence[tuple[str, str]]:
@@ -290,7 +287,7 @@ def _similar_run(result: Mapping[str, Any]) -> SimilarRun:
     if low is None or high is None:
         evidence = f"{steps}: too few for an interval"
         return SimilarRun(result["run"], settings, "same", f"{percent(ratio, 0)} apart", evidence)
-    span = f"95 % interval {_signed(low)} to {_signed(high)}, {steps}"
+    span = f"95 %: {_signed(low)} to {_signed(high)}, {steps}"
     if len(result["differ"]) > 1:
         span += "; no run has changed one of these settings alone"
     if low > 0 or high < 0:

@@ -163,7 +163,7 @@ TRAINIUM2 = VendorClaim(
     source="AWS News Blog, J. Barr, on the availability of EC2 Trn2 instances",
     date="2024-12-03",
 )
-NOT_NAMED = "It names P5e and P5en, not p5; no benchmark is published with it."
+NOT_NAMED = "it names P5e and P5en, not p5, and no benchmark."
 
 
 def claim_for(baseline: str, candidate: str) -> VendorClaim | None:

@@ -470,9 +470,6 @@ def notes(
         candidate=candidate,
         arms=arms,
         runs=runs,
-        run_cv=RUN_CV,
-        measured_runs=MEASURED_RUNS,
-        simulated=[arm.label for arm in arms if arm.is_simulated],
         verdict=verdict,
         not_stated=NOT_STATED,
         listed=[

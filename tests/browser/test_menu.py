@@ -53,6 +53,6 @@ def test_without_scripts_it_opens_all_the_same(browser: Browser, fleet: str) -> 
 
     assert plain.url == f"{fleet}/silences/"
     plain.goto(f"{fleet}/runs/llama/")
-    plain.locator("figure#share").get_by_role("link", name="Show as table").click()
+    plain.locator("figure#share").get_by_role("link", name="Table").click()
     expect(plain.locator("h1")).to_have_text("Share of llama")
     context.close()

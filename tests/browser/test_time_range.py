@@ -240,7 +240,7 @@ def test_without_scripts_a_page_has_its_range_and_its_markers(
     plain.goto(f"{fleet}/runs/llama/")
     expect(plain.locator("#markers")).to_be_hidden()
     expect(plain.locator("#compare")).to_be_hidden()
-    plain.locator("#share").get_by_role("link", name="Show as table").click()
+    plain.locator("#share").get_by_role("link", name="Table").click()
     expect(plain.locator("main .timeline")).to_contain_text("deploy: loader 2.4.1")
     plain.go_back()
     plain.get_by_role("link", name="Earlier").click()

@@ -64,7 +64,7 @@ export function tableOf(chart) {
   const scroll = Object.assign(document.createElement("div"), { className: "scroll chart-table", tabIndex: 0 });
   scroll.setAttribute("role", "region");
   scroll.setAttribute("aria-label", "Chart data");
-  details.append(Object.assign(document.createElement("summary"), { textContent: "Show as table" }), scroll);
+  details.append(Object.assign(document.createElement("summary"), { textContent: "Table" }), scroll);
   const refresh = () => {
     if (details.open) scroll.replaceChildren(...(chart.drawing && chart.plot ? [...events(chart), build(chart)] : ["No data in this time range."]));
   };

@@ -83,13 +83,11 @@ def test_arms_that_are_simulated_are_labelled_as_assumed(
     page: Page, hot: HotStore, trial: Trial
 ) -> None:
     update_figures(hot, trial, now=LATER)
-    assert "assumed constants" not in page("/trials/bakeoff/")
+    assert "real hardware" not in page("/trials/bakeoff/")
     Run.objects.filter(name="vit-trn2").update(is_simulated=True)
     update_figures(hot, Trial.objects.with_arms().get(pk=trial.pk), now=LATER)
 
-    assert "trn2.48xlarge: simulated. Pace and loss follow from assumed constants" in page(
-        "/trials/bakeoff/"
-    )
+    assert "trn2.48xlarge: simulated, no measurement of real hardware" in page("/trials/bakeoff/")
 
 
 def test_mismatches_come_before_any_figure(page: Page, hot: HotStore, trial: Trial) -> None:

@@ -55,7 +55,7 @@ def test_it_has_what_the_first_team_asks_for(page: Page, trial: Trial) -> None:
 
 
 def test_prices_of_different_kinds_are_pointed_out(page: Page, trial: Trial) -> None:
-    assert "The prices are of different kinds" in page("/trials/bakeoff/print/")
+    assert "Not like for like:" in page("/trials/bakeoff/print/")
 
 
 def test_mismatches_come_before_the_verdict(page: Page, hot: HotStore, trial: Trial) -> None:

@@ -188,7 +188,7 @@ def test_a_prediction_is_called_one_and_flags_are_unknown(run: Run) -> None:
 
     assert panel.predictions[0].startswith("fp8: 30")
     assert "assumed" in panel.predictions[0]
-    assert "9 of 10 of its predictions are within 49" in panel.predictions[0]
+    assert "9 of 10 times within 49" in panel.predictions[0]
     assert panel.unknown == [FLAGS_UNKNOWN]
     assert "Likely gain" not in panel.headline
 

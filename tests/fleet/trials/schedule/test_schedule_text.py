@@ -154,12 +154,11 @@ def test_what_reuse_saves_is_reported_and_where_there_is_nothing_to_keep() -> No
 
     assert reuse_sentence(found, arms).startswith("Keeping compiled graphs saves trn2 $4,90")
     assert reuse_sentence(project(none, days=14, porting_usd=0), none) == (
-        "trn2 compiles nothing, so a compile cache saves it nothing."
+        "trn2 compiles nothing: a compile cache saves nothing."
     )
     unknown = tuple(replace(arm, knows_compile=False) for arm in none)
     assert reuse_sentence(project(unknown, days=14, porting_usd=0), unknown) == (
-        "trn2 does not report how long it compiles, so it is unknown what a compile cache saves "
-        "it."
+        "trn2 does not report its compile time: what a compile cache saves is unknown."
     )
 
 
