@@ -82,16 +82,12 @@ class HeatRow:
 class HeatGroup:
     """The rows of a run, of several small ones, or of the nodes without a run.
 
-    ``is_alike``: whether all its nodes have ``instance_type`` and ``n_cores``. Values are bytes of
-    ``most``, in the unit of the ``signal``; the ``outlier`` stands out.
+    Values are bytes of ``most``, in the unit of the ``signal``; the ``outlier`` stands out.
     """
 
     run: Run | None
     rows: Sequence[HeatRow]
     n_nodes: int
-    is_alike: bool
-    instance_type: str
-    n_cores: int
     signal: Signal
     most: float
     outlier: Outlier | None
@@ -181,14 +177,10 @@ def heat_groups(
             rows += rows_of_runs(columns, small, found)
         elif len(own) < len(members):
             rows += rows_of_nodes(columns, members, found)
-        is_alike = (roster.types[members] == roster.types[first]).all()
         return HeatGroup(
             runs.get(int(roster.run[first])) if n_runs == 1 else None,
             rows,
             len(members),
-            bool(is_alike and (roster.n_cores[members] == roster.n_cores[first]).all()),
-            roster.types[first],
-            int(roster.n_cores[first]),
             found.signal,
             found.most,
             found.outlier,

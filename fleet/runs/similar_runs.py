@@ -209,9 +209,7 @@ def update_comparison(source: Source, run: Run, *, now: datetime) -> SimilarRuns
 
 
 NOT_REPORTED = "not reported"
-SIMULATED = (
-    "Simulated by the step model, not measured on real hardware."
-)
+SIMULATED = "Simulated by the step model, not measured on real hardware."
 FLAGS_UNKNOWN = (
     "Other compiler flags (-O, --model-type, --auto-cast, --logical-nc-config): no comparable run."
 )

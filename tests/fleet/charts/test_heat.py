@@ -95,16 +95,6 @@ def test_a_name_is_distinguished_from_its_run_that_stands_above(
     assert (group.rows[0].stem, group.rows[0].tail) == (run.name, "-07")
 
 
-def test_machines_of_different_types_are_not_called_alike(
-    hot: HotStore, run: Run, limping: Node, steady: Node
-) -> None:
-    assert groups_of(hot)[0].is_alike
-
-    Node.objects.filter(name="limping").update(instance_type="trn2.48xlarge")
-
-    assert not groups_of(hot)[0].is_alike
-
-
 def test_the_part_that_stands_out_has_the_strongest_colour_and_the_first_row(
     hot: HotStore, now_s: float, run: Run
 ) -> None:
