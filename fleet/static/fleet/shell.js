@@ -4,8 +4,9 @@ import { recall, remember } from "./store.js";
 const CHOICES = ["system", "light", "dark"];
 const listeners = new Set();
 
-/** Call back whenever the colours change. */
+/** Call back whenever the colours have changed, after the page shows them. */
 export const onTheme = (listener) => listeners.add(listener);
+const announce = () => requestAnimationFrame(() => setTimeout(() => listeners.forEach((listener) => listener())));
 
 function applyTheme(choice) {
   if (choice === "system") delete document.documentElement.dataset.theme;
@@ -24,11 +25,9 @@ function startTheme() {
     choice = CHOICES[(CHOICES.indexOf(choice) + 1) % CHOICES.length];
     remember("theme", choice);
     applyTheme(choice);
-    for (const listener of listeners) listener();
+    announce();
   });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-    for (const listener of listeners) listener();
-  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", announce);
 }
 
 /** Show a notice for a while; errors stay longer. */
