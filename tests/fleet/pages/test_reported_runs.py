@@ -112,7 +112,7 @@ def test_inputs_say_when_the_runtime_is_traced(
 ) -> None:
     say(line("run", **ABOUT), *untimed_steps(), *traces(*[None] * 4))
     assert "Runtime trace" not in inputs(client)
-    assert "or set TRNWATCH_RUNTIME_TRACE=request:" in inputs(client)
+    assert "or set TRNWATCH_RUNTIME_TRACE=request in the job:" in inputs(client)
 
     say(*traces(*["on request"] * 4))
     panel = inputs(client)
