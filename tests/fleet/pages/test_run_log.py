@@ -66,7 +66,7 @@ def test_it_shows_every_graph_who_found_and_who_compiled_it(page: str) -> None:
 
     assert 'title="MODULE_1652+aa11">1652</td><td class="mono wide">aa11</td>' in panel
     assert "1\u202fmin" in panel
-    assert "1 graph was requested with more than one set of compiler flags" in panel
+    assert "1 graph was compiled for more than one set" in panel
     assert "/fsx/cache" in panel
     assert "25\u202f% of requests" in panel
 
