@@ -486,6 +486,9 @@ def _problem(
         "limits": limits,
         "posterior": {name: round(share, 3) for name, share in found.weights.items()},
     }
+    if tracked.baseline is not None:
+        # The steps before the onset may have been slowed by another problem.
+        extra["baseline_step_s"] = tracked.baseline.usual_step_s
     if tracked.shift.every_s is not None:
         extra["every_s"] = tracked.shift.every_s
     symptoms = _symptoms(tracked)
@@ -520,8 +523,7 @@ def _longer(tracked: Tracked, part: str) -> tuple[float, float]:
     if baseline is None:
         return np.nan, np.nan
     of_run = baseline.run[RUN.index(part)]
-    # The step is kept as what it is longer than the usual one, parts as shares of that.
-    one_s = baseline.step_s / (1.0 + baseline.run[RUN.index("step")])
+    one_s = baseline.usual_step_s
     usual_s = float(one_s * (1.0 + of_run if part == "step" else of_run))
     return usual_s, float(usual_s + one_s * (effect.size if effect is not None else np.nan))
 

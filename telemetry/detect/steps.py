@@ -84,6 +84,12 @@ class Baseline:
     step_s: float
     jitter: float
 
+    @property
+    def usual_step_s(self) -> float:
+        """A step without any problem; that of the moment may be slowed by another one."""
+        # The step is kept as what it is longer than the usual one.
+        return float(self.step_s / (1.0 + self.run[RUN.index("step")]))
+
 
 @dataclass(frozen=True, slots=True)
 class Value:
