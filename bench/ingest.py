@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -76,13 +76,12 @@ def measure(env: Mapping[str, str]) -> None:
     with serving(pages) as target, prometheus(Path(env["TRNWATCH_DATA_DIR"]), target) as peer:
         peer_s, n_scraped = scraped(*peer)
     peer_us = peer_s / n_scraped * readings * MICRO
-    show(*ours_us, peer_us, readings=readings)
+    show(ours_us, peer_us, readings=readings)
 
 
-def show(
-    each: float, live: float, ten: float, relayed: float, peer_us: float, *, readings: float
-) -> None:
+def show(ours_us: Sequence[float], peer_us: float, *, readings: float) -> None:
     """Print what a report costs by each way, and Prometheus for the same readings."""
+    each, live, ten, relayed = ours_us
     print_table(
         f"{N_NODES} real trn2.48xlarge over HTTP at 1 Hz, {readings:.0f} readings in a report",
         [
@@ -98,7 +97,7 @@ def show(
             ),
             (
                 "per core-sample: request, stream, columns, relay, Prometheus",
-                per_core(each, live, ten, relayed, peer_us),
+                per_core(*ours_us, peer_us),
             ),
             ("request / Prometheus", f"{each / peer_us:.1f}"),
             ("columns / Prometheus (the budget is 1/3)", f"{ten / peer_us:.2f}"),

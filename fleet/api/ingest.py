@@ -45,7 +45,7 @@ from fleet.ingest.prometheus import QueueFullError, queue
 from fleet.ingest.steps import StepIngest, StepIngestResult
 from fleet.models import Token
 from fleet.models.problem import ProblemError, problem
-from fleet.ops.compression import UNPACKERS
+from fleet.ops.compression import UNPACKERS, unzstd_whole
 from telemetry.errors import whole_number
 from telemetry.ingest import limits, otlp
 from telemetry.ingest.columns import BEGINS, ReportTable, compute, read_columns
@@ -166,10 +166,10 @@ def serve(requests: Sequence[IngestRequest]) -> None:
         for request in requests:
             if request.token and request.problem is None:
                 by_token.setdefault(request.token.digest, []).append(request)
-        for digest, some in by_token.items():
-            for i in range(0, len(some), MAX_TOGETHER):
+        for digest, of_token in by_token.items():
+            for i in range(0, len(of_token), MAX_TOGETHER):
                 with work.spend(digest):
-                    _read_together(some[i : i + MAX_TOGETHER], arrivals)
+                    _read_together(of_token[i : i + MAX_TOGETHER], arrivals)
         _note_refused_nodes(hot, requests)
         if n_refused_whole := sum(request.problem is not None for request in requests):
             hot.count("ingest_errors", n_refused_whole)
@@ -391,6 +391,8 @@ def check_utf8(field: str, raw: bytes) -> None:
 
 
 def _unpack(packed: bytes, encoding: str, *, max_bytes: int) -> bytes:
+    if encoding == "zstd" and (whole := unzstd_whole(packed, max_bytes=max_bytes)) is not None:
+        return whole
     # Its value is no copy; joining a list of pieces would take the memory twice.
     unpacked = BytesIO()
     try:

@@ -107,7 +107,8 @@ class Layout:
 
     def fits(self, numbers: FloatArray) -> NDArray[np.bool_]:
         """Which rows of numbers, (n_rows, n_holes), are within the schema's bounds."""
-        return ((numbers >= self.lowest) & (numbers <= self.highest)).all(axis=1)
+        within: NDArray[np.bool_] = (numbers >= self.lowest) & (numbers <= self.highest)
+        return np.asarray(within.all(axis=1))
 
     def apply(
         self, numbers: FloatArray

@@ -96,7 +96,7 @@ def ask(
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(method, path, body, named)
         with connection.getresponse() as response:
-            return response.status, response.read().decode(), response.headers
+            return response.status, response.read().decode(), dict(response.headers.items())
     finally:
         connection.close()
 
