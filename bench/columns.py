@@ -1,6 +1,6 @@
 """Bytes per report of a node that sends ten reports at a time as columns."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from telemetry.agent.clock import Moment
 from telemetry.agent.reports import MONITOR, encode_columns, encode_tail, group_frames
@@ -9,7 +9,13 @@ from telemetry.agent.spool import Frame, gzip_member
 TEN = 10
 
 
-def as_columns(lines: Sequence[bytes], stream: str, now_s: float) -> bytes:
+def as_columns(
+    lines: Sequence[bytes],
+    stream: str,
+    now_s: float,
+    *,
+    pack: Callable[[bytes], bytes] = gzip_member,
+) -> bytes:
     """Return the last ten seconds' reports as the body of a request."""
     some = [lines[turn % len(lines)] for turn in range(TEN)]
     at_s = [now_s - TEN + 1 + turn for turn in range(TEN)]
@@ -26,4 +32,4 @@ def as_columns(lines: Sequence[bytes], stream: str, now_s: float) -> bytes:
     [run] = group_frames(frames)
     seq = [frame.seq for frame in frames]
     line = encode_columns(run.rows, stream=stream, seq=seq, at_s=at_s, health={"version": "bench"})
-    return gzip_member(line)
+    return pack(line)

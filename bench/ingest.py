@@ -1,14 +1,16 @@
 """Reports of real nodes over HTTP, and Prometheus: CPU per report until it can be queried.
 
-A node sends single reports, or as the agent does with ``--every 10``: ten reports as columns.
+A node sends single reports, or as the agent does with ``--every 10``: ten reports as columns, to
+the server or to the relay of its rack.
 """
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,12 +18,16 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import zstandard
 from django.conf import settings
 
 from bench.columns import TEN, as_columns
+from bench.cost import calibrate
 from bench.store import n_readings, prometheus, redis_cpu_s, rendered, scraped, serving
 from bench.table import print_table
 from fleet.models import Token
+from telemetry.agent.relay import PATH as RELAY
+from telemetry.agent.relay import Held
 from telemetry.store.hot import HotStore, open_store
 from tests.helpers import free_port
 
@@ -29,7 +35,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SAMPLE = ROOT / "tests/telemetry/ingest/data/trn2.48xlarge.ndjson"
 SAMPLE_ID = b"i-0000002079071820"
 PATH = "/api/v1/ingest/neuron-monitor"
-N_NODES, N_CORES = 100, 64
+N_NODES, N_CORES, N_RACK = 100, 64, 16
 # What neuron-monitor's exporter for Prometheus shows of the same report: six series per core,
 # four per device, and 32 of the node.
 N_EXPORTED = 64 * 6 + 16 * 4 + 32
@@ -45,9 +51,9 @@ class Site:
     process: psutil.Process
     secret: str
 
-    def head(self, *lines: str, query: str = "") -> bytes:
+    def head(self, *lines: str, path: str = PATH) -> bytes:
         """Return the head of a request."""
-        first = f"POST {PATH}{query} HTTP/1.1"
+        first = f"POST {path} HTTP/1.1"
         known = (first, "Host: localhost", f"Authorization: Bearer {self.secret}")
         return "\r\n".join([*known, *lines, "", ""]).encode()
 
@@ -61,40 +67,52 @@ def measure(env: Mapping[str, str]) -> None:
     """Let 100 nodes report each second in three ways, Prometheus scrape the same; print all."""
     hot = open_store(settings.REDIS_URL)
     _, secret = Token.issue("bench", Token.Scope.INGEST, now=datetime.now(UTC))
+    ways = (one_request_each, one_stream, columns_of_ten, relayed_columns)
     with web_server(dict(env), secret) as site:
-        each = asyncio.run(cpu_per_report_us(site, hot, one_request_each))
-        live = asyncio.run(cpu_per_report_us(site, hot, one_stream))
-        ten = asyncio.run(cpu_per_report_us(site, hot, columns_of_ten))
+        ours_us = [asyncio.run(cpu_per_report_us(site, hot, way)) for way in ways]
     blocks = [block for shard, block in hot.latest().items() if shard.startswith("node:i-bench")]
     readings = n_readings(blocks) / len(blocks)
     pages = [rendered(hot, blocks[0].tick)]
     with serving(pages) as target, prometheus(Path(env["TRNWATCH_DATA_DIR"]), target) as peer:
         peer_s, n_scraped = scraped(*peer)
     peer_us = peer_s / n_scraped * readings * MICRO
-    show(each, live, ten, peer_us, readings=readings)
+    show(ours_us, peer_us, readings=readings)
 
 
-def show(each: float, live: float, ten: float, peer_us: float, *, readings: float) -> None:
+def show(ours_us: Sequence[float], peer_us: float, *, readings: float) -> None:
     """Print what a report costs by each way, and Prometheus for the same readings."""
+    each, live, ten, relayed = ours_us
     print_table(
         f"{N_NODES} real trn2.48xlarge over HTTP at 1 Hz, {readings:.0f} readings in a report",
         [
             ("a request per report, CPU per report", f"{each:.0f} µs"),
             ("a stream per node, CPU per report", f"{live:.0f} µs"),
             (f"{TEN} reports as columns, CPU per report", f"{ten:.0f} µs"),
+            (f"the same of {N_RACK} nodes by a relay, CPU per report", f"{relayed:.0f} µs"),
+            ("a calibration loop of bench/cost.py", f"{calibration_ms():.1f} ms"),
             ("Prometheus, the same readings", f"{peer_us:.0f} µs"),
             (
                 f"Prometheus, the {N_EXPORTED} series of neuron-monitor's own exporter",
                 f"{peer_us * N_EXPORTED / readings:.0f} µs",
             ),
             (
-                "per core-sample: request, stream, columns, Prometheus",
-                per_core(each, live, ten, peer_us),
+                "per core-sample: request, stream, columns, relay, Prometheus",
+                per_core(*ours_us, peer_us),
             ),
             ("request / Prometheus", f"{each / peer_us:.1f}"),
             ("columns / Prometheus (the budget is 1/3)", f"{ten / peer_us:.2f}"),
         ],
     )
+
+
+def calibration_ms() -> float:
+    """Return what a loop of known work takes here, at best."""
+    times_s = []
+    for _ in range(5):
+        began_s = time.process_time()
+        calibrate()
+        times_s.append(time.process_time() - began_s)
+    return 1e3 * min(times_s)
 
 
 def per_core(*figures: float) -> str:
@@ -107,7 +125,8 @@ def web_server(env: dict[str, str], secret: str) -> Iterator[Site]:
     """Run uvicorn as `make up` does."""
     port = free_port()
     options = ["--port", str(port), "--no-access-log", "--log-level", "warning"]
-    options += ["--http", "fleet.api.connections:LimitedProtocol"]
+    options += ["--http", "fleet.api.connections:LimitedProtocol", "--timeout-keep-alive", "20"]
+    options += ["--no-proxy-headers", "--no-server-header"]
     command = [sys.executable, "-m", "uvicorn", "fleet.asgi:application", *options]
     process = subprocess.Popen(command, cwd=ROOT, env=os.environ | env)
     try:
@@ -175,7 +194,7 @@ async def one_stream(site: Site, number: int, until: float) -> None:
     lines = reports(number)
     _, writer = await asyncio.open_connection("127.0.0.1", site.port)
     await asyncio.sleep(number / N_NODES)
-    writer.write(site.head("Transfer-Encoding: chunked", query="?live=1"))
+    writer.write(site.head("Transfer-Encoding: chunked", path=f"{PATH}?live=1"))
     turn = 0
     while time.time() < until:
         line = lines[turn % len(lines)]
@@ -189,19 +208,41 @@ async def one_stream(site: Site, number: int, until: float) -> None:
 
 
 async def columns_of_ten(site: Site, number: int, until: float) -> None:
-    """Send ten reports every ten seconds, each time on a connection of its own."""
-    lines = reports(number)
+    """Send ten reports every ten seconds on a connection that is kept."""
+    await send_columns(site, number, until, n_nodes=1)
+
+
+async def relayed_columns(site: Site, number: int, until: float) -> None:
+    """Send what the nodes of a rack report in ten seconds, as their relay does."""
+    if number % N_RACK == 0:
+        await send_columns(site, number, until, n_nodes=min(N_RACK, N_NODES - number))
+
+
+async def send_columns(site: Site, number: int, until: float, *, n_nodes: int) -> None:
+    """Send columns of nodes from ``number`` on: of one by itself, of more as a relay does."""
+    lines = {each: reports(each) for each in range(number, number + n_nodes)}
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
     await asyncio.sleep(TEN * number / N_NODES)
+    known = {"authorization": f"Bearer {site.secret}", "content-encoding": "zstd"}
     while time.time() < until:
-        reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
-        body = as_columns(lines, f"bench-{number:08d}", time.time())
-        length = f"Content-Length: {len(body)}"
-        head = site.head(length, "Content-Encoding: gzip", "Prefer: wait=1")
-        writer.write(head + body)
-        await reader.readuntil(b"\r\n\r\n")
-        await reader.readuntil(b"}")
-        writer.close()
-        await asyncio.sleep(TEN)
+        now_s = time.time()
+        clocks = {"x-trnwatch-at": f"{now_s:.6f}", "x-trnwatch-up": f"{time.monotonic():.6f}"}
+        bodies = [
+            as_columns(of_node, f"bench-{each:08d}", now_s, pack=zstandard.compress)
+            for each, of_node in lines.items()
+        ]
+        if n_nodes == 1:
+            path, body = PATH, bodies[0]
+            more = {**clocks, "content-encoding": "zstd", "prefer": "wait=1"}
+        else:
+            path, more = RELAY, {}
+            body = b"".join(Held(PATH, known | clocks, each).encoded() for each in bodies)
+        more |= {"content-length": str(len(body)), "content-type": "application/x-ndjson"}
+        writer.write(site.head(*map(": ".join, more.items()), path=path) + body)
+        head = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(int(re.findall(rb"content-length: (\d+)", head)[0]))
+        await asyncio.sleep(TEN - (time.time() - now_s))
+    writer.close()
 
 
 Way = Callable[[Site, int, float], Coroutine[Any, Any, None]]

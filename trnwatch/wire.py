@@ -85,15 +85,15 @@ class ServerConnection:
         self._used_s = 0.0
 
     def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> ServerResponse:
-        """Post lines, in gzip if ``headers`` do not say otherwise.
+        """Post a body: lines, in gzip, if ``headers`` do not say otherwise.
 
         Raises OSError, ValueError or HTTPException without a response.
         """
         sent = {
             "Content-Encoding": "gzip",
+            "Content-Type": "application/x-ndjson",
             **headers,
             "Authorization": f"Bearer {self._token()}",
-            "Content-Type": "application/x-ndjson",
         }
         now_s = time.monotonic()
         if now_s - self._used_s > KEEP_ALIVE_S:

@@ -10,7 +10,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
@@ -45,9 +45,10 @@ from fleet.ingest.prometheus import QueueFullError, queue
 from fleet.ingest.steps import StepIngest, StepIngestResult
 from fleet.models import Token
 from fleet.models.problem import ProblemError, problem
-from fleet.ops.compression import UNPACKERS
+from fleet.ops.compression import UNPACKERS, unzstd_whole
 from telemetry.errors import whole_number
 from telemetry.ingest import limits, otlp
+from telemetry.ingest.columns import BEGINS, ReportTable, compute, read_columns
 from telemetry.ingest.lines import RefusedError, join_documents
 from telemetry.ingest.prometheus import WrittenSamples, samples_of, unpack
 from telemetry.ingest.timing import shard_of
@@ -63,6 +64,9 @@ MAX_LINES = 10_000
 # JSON that is printed over several lines has many for each report.
 MAX_PRINTED_LINES = 1_000_000
 JSON, PROTOBUF = "application/json", "application/x-protobuf"
+# Requests whose columns are computed in one pass. Until then the numbers and templates of all are
+# held, so larger ones are read alone.
+MAX_TOGETHER, MAX_TABLE_BYTES, MAX_TABLE_NUMBERS = 32, 250_000, 60_000
 
 log = logging.getLogger(__name__)
 tokens = TokenCache()
@@ -158,10 +162,14 @@ def serve(requests: Sequence[IngestRequest]) -> None:
         hot = hot_store()
         authenticate(requests, hot)
         arrivals = arrivals_of(settings.REDIS_URL, str(connection.settings_dict["NAME"]))
+        by_token: dict[str, list[IngestRequest]] = {}
         for request in requests:
             if request.token and request.problem is None:
-                with work.spend(request.token.digest):
-                    _read(request, arrivals)
+                by_token.setdefault(request.token.digest, []).append(request)
+        for digest, of_token in by_token.items():
+            for i in range(0, len(of_token), MAX_TOGETHER):
+                with work.spend(digest):
+                    _read_together(of_token[i : i + MAX_TOGETHER], arrivals)
         _note_refused_nodes(hot, requests)
         if n_refused_whole := sum(request.problem is not None for request in requests):
             hot.count("ingest_errors", n_refused_whole)
@@ -257,28 +265,62 @@ def _turn(turn: Lock, token: Token) -> Iterator[None]:
         turn.release()
 
 
-def _read(request: IngestRequest, arrivals: NodeIngest) -> None:
+def _read_together(requests: Sequence[IngestRequest], arrivals: NodeIngest) -> None:
+    """Read requests; what they have in small columns is computed in one pass."""
+    tables: list[tuple[IngestRequest, ReportTable]] = []
+    for request in requests:
+        with _problems_of(request):
+            lines = request.lines(max_bytes=settings.INGEST_MAX_UNPACKED_BYTES)
+            if not request.alone and (table := small_table(lines)) is not None:
+                tables.append((request, table))
+            else:
+                _deliver(request, lines, arrivals)
+    compute(table for _, table in tables)
+    with suppress(DatabaseError):
+        arrivals.expect(request.node or table.node for request, table in tables)
+    for request, table in tables:
+        with _problems_of(request):
+            _deliver(request, [table], arrivals)
+
+
+def small_table(lines: Sequence[bytes]) -> ReportTable | None:
+    """Return the columns of a body that is one small line of them, else None."""
+    is_one = len(lines) == 1 or (len(lines) == 2 and not lines[1])
+    if is_one and lines[0].startswith(BEGINS) and len(lines[0]) <= MAX_TABLE_BYTES:
+        with suppress(RefusedError):
+            table = read_columns(lines[0])
+            return table if table.numbers.size <= MAX_TABLE_NUMBERS else None
+    return None
+
+
+@contextmanager
+def _problems_of(request: IngestRequest) -> Iterator[None]:
     try:
-        lines = request.lines(max_bytes=settings.INGEST_MAX_UNPACKED_BYTES)
-        if request.node is not None and not NAME.fullmatch(request.node):
-            detail = f"node: {request.node[:80]!r} is not a valid name: {NAME_RULE}."
-            raise ProblemError(400, detail, field="node")
-        sent_s, up_s = request.clocks()
-        request.delivery = arrivals.deliver(
-            lines,
-            node=request.node,
-            arrived_s=request.arrived_s,
-            first_line=request.first_line,
-            alone=request.alone,
-            sent_s=sent_s,
-            up_s=up_s,
-        )
+        yield
     except ProblemError as error:
         request.problem = error.without_frames()
     except DatabaseError as error:
         request.problem = store_unavailable(error)
     finally:
         request.body = b""
+
+
+def _deliver(
+    request: IngestRequest, lines: Sequence[bytes | ReportTable], arrivals: NodeIngest
+) -> None:
+    if request.node is not None and not NAME.fullmatch(request.node):
+        detail = f"node: {request.node[:80]!r} is not a valid name: {NAME_RULE}."
+        raise ProblemError(400, detail, field="node")
+    sent_s, up_s = request.clocks()
+    request.delivery = arrivals.deliver(
+        lines,
+        node=request.node,
+        arrived_s=request.arrived_s,
+        first_line=request.first_line,
+        alone=request.alone,
+        sent_s=sent_s,
+        up_s=up_s,
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -349,6 +391,8 @@ def check_utf8(field: str, raw: bytes) -> None:
 
 
 def _unpack(packed: bytes, encoding: str, *, max_bytes: int) -> bytes:
+    if encoding == "zstd" and (whole := unzstd_whole(packed, max_bytes=max_bytes)) is not None:
+        return whole
     # Its value is no copy; joining a list of pieces would take the memory twice.
     unpacked = BytesIO()
     try:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import parse_qs
 
 import msgspec
@@ -24,6 +24,7 @@ from django.core.exceptions import ValidationError
 from django.db import DatabaseError, close_old_connections
 from django.http import parse_cookie
 from django.shortcuts import resolve_url
+from msgspec import Meta
 
 from fleet.access.audit import OUTCOMES, note_refusal
 from fleet.access.tokens import CHALLENGE, TokenCache, bearer
@@ -56,6 +57,8 @@ MAX_AT_ONCE = 256
 GATHER_S = 0.1
 # Paths, and whether their lines contain no report of neuron-monitor.
 PATHS = {"/api/v1/ingest/neuron-monitor": False, "/api/v1/ingest/efa": True}
+# Requests to these, of several nodes, in one.
+RELAY = "/api/v1/ingest/relay"
 # Addresses in Django whose senders pack many samples in a request.
 SAMPLES = {"/api/v1/ingest/prometheus", "/api/v1/ingest/otlp", "/api/v1/ingest/otlp/v1/metrics"}
 # Addresses that browsers upload files to, and the page of each one's form.
@@ -64,6 +67,9 @@ UPLOADS = {
     "/preflight/files": "/preflight/",
     "/import/": "/import/",
 }
+# What a relay sends: how many requests, the size of the head of each, and how many refused lines
+# the answer to each lists. Agents read the first.
+MAX_RELAYED, MAX_HEAD_BYTES, MAX_RELAYED_REFUSALS = 256, 16_384, 10
 # Lines of a stream that come closer together than this form one batch.
 QUIET_S = 0.05
 # How long the rest of a refused body is read, so that the client receives the refusal.
@@ -153,7 +159,8 @@ class IngestApplication:
         }
         protocol: LimitedProtocol | None = scope.get("extensions", {}).get(EXTENSION)
         connection = protocol or Unlimited()
-        is_ours = scope["path"] in PATHS and scope["method"] == "POST"
+        path = scope["path"]
+        is_ours = (path in PATHS or path == RELAY) and scope["method"] == "POST"
         if scope.get("client"):
             connection.count_for(scope["client"][0])
         try:
@@ -233,28 +240,68 @@ class IngestApplication:
     async def _ingest(
         self, scope: Scope, headers: dict[str, str], receive: Receive, send: Send
     ) -> None:
-        """Ingest lines: a whole body, or (``live=1``) a stream until its end."""
+        """Ingest lines: a whole body, a stream until its end (``live=1``), or many of a relay."""
         await self._identify(scope, headers, Token.Scope.INGEST)
-        query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        node, alone = query.get("node", [None])[-1], PATHS[scope["path"]]
-        if query.get("live", ["0"])[-1] == "1":
-            call = await self._stream(IngestRequest(headers, node, b"", 0.0, alone=alone), receive)
+        if scope["path"] == RELAY:
+            body = msgspec.json.encode(await self._relay(scope, headers, receive))
         else:
-            check_announced(headers.get("content-length"), limit=settings.INGEST_MAX_BODY_BYTES)
-            with self._body_memory.hold() as count:
-                call = IngestRequest(
-                    headers,
-                    node,
-                    await _read_body(receive, count, self._body_idle_s),
-                    time.time(),
-                    alone=alone,
-                )
-                await self._batcher.serve(call, wait_s=_wait_s(headers.get("prefer", "")))
-        body = msgspec.json.encode(outcome_of(call))
+            node, is_live = _read_query(scope["query_string"].decode("latin-1"))
+            call = IngestRequest(headers, node, b"", 0.0, alone=PATHS[scope["path"]])
+            if is_live:
+                await self._stream(call, receive)
+            else:
+                with self._body_memory.hold() as count:
+                    call.body = await self._read_body(headers, receive, count)
+                    call.arrived_s = time.time()
+                    await self._batcher.serve(call, wait_s=_wait_s(headers.get("prefer", "")))
+            body = msgspec.json.encode(outcome_of(call))
         await _send_response(send, 200, {"Content-Type": "application/json"}, body)
         await send({"type": "http.response.body"})
 
-    async def _stream(self, call: IngestRequest, receive: Receive) -> IngestRequest:
+    async def _relay(
+        self, scope: Scope, headers: dict[str, str], receive: Receive
+    ) -> dict[str, Any]:
+        """Serve requests of several nodes; each has its own token, and its own answer."""
+        with self._body_memory.hold() as count:
+            calls = relayed(await self._read_body(headers, receive, count), time.time())
+            await asyncio.gather(*map(self._batcher.serve, calls))
+        answers: list[dict[str, Any]] = []
+        for call in calls:
+            try:
+                outcome = outcome_of(call)
+                outcome["refused"] = outcome["refused"][:MAX_RELAYED_REFUSALS]
+                answers.append({"status": 200, "body": outcome})
+            except ProblemError as error:
+                _audit(scope, call.headers, error.without_frames())
+                after_s = int(error.headers.get("Retry-After", 0)) or None
+                document = error.document | {"refused": []}
+                answer = {"status": error.status, "body": document, "retry_after_s": after_s}
+                answers.append(answer)
+        return {"answers": answers}
+
+    async def _read_body(
+        self,
+        headers: Mapping[str, str],
+        receive: Receive,
+        count: Callable[[int], Awaitable[None]],
+    ) -> bytes:
+        limit = settings.INGEST_MAX_BODY_BYTES
+        check_announced(headers.get("content-length"), limit=limit)
+        pieces: list[bytes] = []
+        size = 0
+        while True:
+            message = await _receive_within(receive, self._body_idle_s)
+            if message["type"] == "http.disconnect":
+                raise ClientGoneError
+            pieces.append(message.get("body", b""))
+            size += len(pieces[-1])
+            if size > limit:
+                raise too_large(limit)
+            await count(len(pieces[-1]))
+            if not message.get("more_body"):
+                return b"".join(pieces)
+
+    async def _stream(self, call: IngestRequest, receive: Receive) -> None:
         if call.headers.get("content-encoding", "").strip().lower() not in {"", "identity"}:
             detail = "A live stream cannot be compressed. Omit live=1 to send gzip."
             raise ProblemError(415, detail, field="Content-Encoding")
@@ -269,7 +316,6 @@ class IngestApplication:
                 await self._batcher.serve(piece)
                 call.absorb(piece)
             first_line += lines.count(b"\n")
-        return call
 
 
 class Batcher:
@@ -395,6 +441,51 @@ def _wait_s(prefer: str) -> float:
     return min(float(match[1]), MAX_WAIT_S) if match else 0.0
 
 
+class RelayedHead(msgspec.Struct):
+    """What a relay says of one node's request: ``n`` bytes of body follow its line.
+
+    The relay held it for ``held_s``.
+    """
+
+    target: Annotated[str, Meta(max_length=500)]
+    headers: dict[str, str]
+    n: Annotated[int, Meta(ge=0)]
+    held_s: Annotated[float, Meta(ge=0, le=60)] = 0.0
+
+
+_HEAD = msgspec.json.Decoder(RelayedHead)
+
+
+def relayed(body: bytes, arrived_s: float) -> list[IngestRequest]:
+    """Return the requests in a relay's body; raises ProblemError."""
+    calls: list[IngestRequest] = []
+    start = 0
+    while start < len(body):
+        end = body.find(b"\n", start, start + MAX_HEAD_BYTES)
+        try:
+            head = _HEAD.decode(body[start : max(start, end)])
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            detail = f"Request {len(calls) + 1} does not begin with a line of JSON: {error}"
+            raise ProblemError(400, detail, field="body") from error
+        path, _, query = head.target.partition("?")
+        first, start = end + 1, end + 1 + head.n
+        if path not in PATHS or start > len(body) or len(calls) == MAX_RELAYED:
+            detail = f"Request {len(calls) + 1} is not one of an agent, is cut short, or is one "
+            detail += f"too many: a relay sends {MAX_RELAYED} at most."
+            raise ProblemError(400, detail, field="body")
+        node, _ = _read_query(query)
+        arrived = arrived_s - head.held_s
+        call = IngestRequest(head.headers, node, body[first:start], arrived, alone=PATHS[path])
+        calls.append(call)
+    return calls
+
+
+def _read_query(query: str) -> tuple[str | None, bool]:
+    """Return the node that a query names, and whether the request is a live stream."""
+    values = parse_qs(query, keep_blank_values=True) if query else {}
+    return values.get("node", [None])[-1], values.get("live", ["0"])[-1] == "1"
+
+
 async def _receive_within(receive: Receive, within_s: float) -> Message:
     try:
         async with asyncio.timeout(within_s):
@@ -402,25 +493,6 @@ async def _receive_within(receive: Receive, within_s: float) -> Message:
     except TimeoutError as error:
         detail = f"No part of the body arrived for {within_s:g} s. Send it again."
         raise ProblemError(408, detail) from error
-
-
-async def _read_body(
-    receive: Receive, count: Callable[[int], Awaitable[None]], idle_s: float
-) -> bytes:
-    limit = settings.INGEST_MAX_BODY_BYTES
-    pieces: list[bytes] = []
-    size = 0
-    while True:
-        message = await _receive_within(receive, idle_s)
-        if message["type"] == "http.disconnect":
-            raise ClientGoneError
-        pieces.append(message.get("body", b""))
-        size += len(pieces[-1])
-        if size > limit:
-            raise too_large(limit)
-        await count(len(pieces[-1]))
-        if not message.get("more_body"):
-            return b"".join(pieces)
 
 
 async def _read_lines(receive: Receive, rest: bytes) -> tuple[bytes, bool]:

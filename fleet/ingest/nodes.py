@@ -19,7 +19,7 @@ from fleet.runs.retirement import BACK
 from telemetry import catalog
 from telemetry.blocks import Block, join_partial
 from telemetry.ingest import neuron_monitor
-from telemetry.ingest.columns import BEGINS, read_columns
+from telemetry.ingest.columns import BEGINS, ReportTable, read_columns
 from telemetry.ingest.lines import Refusal, Refusals, RefusedError
 from telemetry.ingest.neuron_monitor import NodeIdentity, Reading, Shape, decode_line, read_line
 from telemetry.ingest.timing import BlockBuilder, NodeClock, shard_of
@@ -35,6 +35,7 @@ from telemetry.store.node_state import (
     save_sidecars,
 )
 from telemetry.store.reading import SCRAPES
+from telemetry.template_report import TemplateReport
 from telemetry.units import DAY_S
 
 # Redis, by node: seconds between reports, clock skew, and the state of the clock estimate, so that
@@ -68,6 +69,22 @@ PLACEMENTS = "ingest:placements"
 MAX_PLACEMENTS = 512
 MAX_STREAMS = 16
 KEEP_S = 30 * DAY_S
+# Many nodes in one command: the client takes longer for a command than Redis does.
+LAST_NUMBERS = """
+local numbers = {}
+for i = 1, #ARGV, 2 do
+  numbers[#numbers + 1] = redis.call('ZSCORE', ARGV[i], ARGV[i + 1])
+end
+return numbers
+"""
+# Numbers start at the time, so the lowest belong to the oldest streams.
+REMEMBER_NUMBERS = """
+for i = 3, #ARGV, 3 do
+  redis.call('ZADD', ARGV[i], 'GT', ARGV[i + 1], ARGV[i + 2])
+  redis.call('ZREMRANGEBYRANK', ARGV[i], 0, -1 - ARGV[1])
+  redis.call('EXPIRE', ARGV[i], ARGV[2])
+end
+"""
 # A repeat that is placed this far from the first copy moves it.
 MOVED_S = 1.0
 
@@ -98,8 +115,7 @@ class Placement(msgspec.Struct, array_like=True, gc=False, frozen=True):
 _PLACEMENTS = msgspec.msgpack.Decoder(list[Placement])
 
 
-@dataclass(frozen=True, slots=True)
-class NumberedLine:
+class NumberedLine(msgspec.Struct, frozen=True, gc=False):
     """One numbered line: its blocks, its report, and its end by the sender's corrected clock.
 
     ``end_s`` is None for a line without a time: a repeat is not placed any better.
@@ -285,7 +301,8 @@ def known_lines(
     hot: Connection, lines: Sequence[tuple[str, Sequence[NumberedLine]]]
 ) -> dict[str, NodeLines]:
     asked = [*{(node, line.stream): None for node, of_node in lines for line in of_node}]
-    scores = hot.execute_all(("ZSCORE", STREAMS + node, stream) for node, stream in asked)
+    names = [name for node, stream in asked for name in (STREAMS + node, stream)]
+    scores = hot.execute("EVAL", LAST_NUMBERS, 0, *names) if names else []
     known = {node: NodeLines() for node, _ in asked}
     for (node, stream), score in zip(asked, scores, strict=True):
         if score is not None:
@@ -307,18 +324,21 @@ def known_lines(
 
 def remember_commands(known: dict[str, NodeLines]) -> list[Command]:
     """Return the commands that mark lines as known; run them after storing."""
-    commands: list[Command] = []
     placements: list[object] = []
+    numbers: list[object] = []
     for node, lines in known.items():
         if not lines.new and not lines.moved:
             continue
         newest = sorted(lines.placements.values(), key=lambda p: p.seq)[-MAX_PLACEMENTS:]
         placements += [node, msgspec.msgpack.encode(newest)]
-        key = STREAMS + node
-        commands += [("ZADD", key, "GT", int(seq), stream) for stream, seq in lines.last.items()]
-        # Numbers start at the time, so the lowest belong to the oldest streams.
-        commands += [("ZREMRANGEBYRANK", key, 0, -1 - MAX_STREAMS), ("EXPIRE", key, KEEP_S)]
-    return [*commands, ("HSET", PLACEMENTS, *placements)] if placements else commands
+        for stream, seq in lines.last.items():
+            numbers += [STREAMS + node, int(seq), stream]
+    if not placements:
+        return []
+    return [
+        ("EVAL", REMEMBER_NUMBERS, 0, MAX_STREAMS, KEEP_S, *numbers),
+        ("HSET", PLACEMENTS, *placements),
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,9 +395,9 @@ class LastStored:
         processes = frozenset(reading.executed)
         if now_s - self.kept_s >= KEEP_EVERY_S or processes != self.processes:
             self.kept_s, self.processes = now_s, processes
-            notes[-1] = NodeReport(
-                node, end_s, notes[-1].made_s, reading.executed, bytes(reading.line)
-            )
+            line = reading.line
+            kept = line.packed() if isinstance(line, TemplateReport) else line
+            notes[-1] = NodeReport(node, end_s, notes[-1].made_s, reading.executed, kept)
         return notes
 
 
@@ -509,10 +529,19 @@ class NodeIngest:
         self._monotonic = monotonic
         self._restore_clock = restore_clock
         self._known: dict[str, KnownNode] = {}
+        self._rows: dict[str, Node] = {}
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Read the rows that are due of these nodes, whose lines are delivered next, together."""
+        due_s = self._monotonic() - REFRESH_S
+        due = [n for n in names if (known := self._known.get(n)) and known.stored_s < due_s]
+        self._rows = {}
+        if due:
+            self._rows = {row.name: row for row in Node.objects.filter(name__in=due)}
 
     def deliver(
         self,
-        lines: Iterable[bytes],
+        lines: Iterable[bytes | ReportTable],
         *,
         node: str | None,
         arrived_s: float,
@@ -525,14 +554,15 @@ class NodeIngest:
         """Read lines that arrived together, and create or update the node's row.
 
         The caller stores the batch. All lines are of one node: ``node``, else the first that
-        a line names. ``now_s`` is given if the lines are a replay. ``up_s``, with ``sent_s``,
-        is the sender's time since boot. Lines that come ``alone`` have no report.
+        a line names; one of columns may be read already. ``now_s`` is given if the lines are a
+        replay. ``up_s``, with ``sent_s``, is the sender's time since boot. Lines that come
+        ``alone`` have no report.
         """
         delivery = IngestBatch(node=node or "")
         good: list[tuple[int, bytes, Reading]] = []
         shapes: dict[str, Shape | None] = {"": None}
         for number, line in enumerate(lines, first_line):
-            if line.strip():
+            if isinstance(line, ReportTable) or line.strip():
                 self._read(line, number, delivery, good, alone=alone, shapes=shapes)
         if good:
             known = self._known[delivery.node]
@@ -550,7 +580,7 @@ class NodeIngest:
 
     def _read(
         self,
-        line: bytes,
+        line: bytes | ReportTable,
         number: int,
         delivery: IngestBatch,
         good: list[tuple[int, bytes, Reading]],
@@ -560,9 +590,10 @@ class NodeIngest:
     ) -> None:
         """Read one line, or many in columns, and check that it is of the batch's node."""
         try:
-            if line.startswith(BEGINS):
+            if isinstance(line, ReportTable) or line.startswith(BEGINS):
                 # Columns: all reports at once, or one by one if the template is unusual.
-                table = read_columns(line)
+                table = line if isinstance(line, ReportTable) else read_columns(line)
+                line = b""
                 if len(good) + len(table.numbers) > MAX_REPORTS:
                     reason = f"more than {MAX_REPORTS:,} reports at a time; send fewer"
                     raise RefusedError("columns.seq", reason)
@@ -615,7 +646,7 @@ class NodeIngest:
         news = (reading.shape, identity, n_efa)
         same = (known.shape, known.identity, known.n_efa) == news
         if not same or now_s - known.stored_s > REFRESH_S:
-            store_row(name, identity, reading.shape, n_efa)
+            store_row(name, identity, reading.shape, n_efa, row=self._rows.pop(name, None))
             known.stored_s, known.n_efa = now_s, n_efa
         known.shape, known.identity, known.seen_s = reading.shape, identity, now_s
         self._known[name] = known

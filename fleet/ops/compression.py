@@ -75,6 +75,20 @@ def unzstd_pieces(packed: bytes) -> Iterator[bytes]:
                 yield piece
 
 
+def unzstd_whole(packed: bytes, *, max_bytes: int) -> bytes | None:
+    """Return the content of one frame that tells its size, as agents send it; None otherwise.
+
+    It takes a fraction of the time of ``unzstd_pieces``.
+    """
+    try:
+        if not 0 < zstandard.frame_content_size(packed) <= max_bytes:
+            return None
+        decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
+        return decompressor.decompress(packed, allow_extra_data=False)
+    except zstandard.ZstdError:
+        return None
+
+
 # By content coding, what unpacks it.
 UNPACKERS: Mapping[str, Callable[[bytes], Iterator[bytes]]] = {
     "gzip": gunzip_pieces,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import ssl
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from trnwatch.wire import ServerConnection
 
 from telemetry.agent import VERSION
 from telemetry.agent.clock import Clock, Moment
+from telemetry.agent.relay import SERVER_WITHIN_S, Relay, RelayServer
 from telemetry.agent.reports import Collector, Health, Line, encode_head
 from telemetry.agent.sender import AgentSender, TokenFile
 from telemetry.agent.sources import EFA_SYSFS, NEURON_SYSFS
@@ -36,44 +38,58 @@ def read_options(
     """Read the command line; an invalid option ends the program with status 2."""
     parser = _parser(env)
     options = parser.parse_args(arguments)
-    options.token = env.get("TRNWATCH_TOKEN")
-    options.token_file = options.token_file or env.get("TRNWATCH_TOKEN_FILE")
     options.no_imds = options.no_imds or env.get("TRNWATCH_IMDS", "").strip() == "0"
     options.labels = environment_labels(env)
-    if not options.dry_run:
-        if not options.server:
-            parser.error("--server: missing. Give trnwatch's address, or set TRNWATCH_SERVER")
-        if not options.token and not options.token_file:
-            parser.error(
-                "token: missing. Give --token-file, or set TRNWATCH_TOKEN_FILE or TRNWATCH_TOKEN"
-            )
+    _read_token(parser, options, env, is_needed=not options.dry_run)
     if options.stdin and options.command:
         parser.error("--stdin and --command exclude each other: give only one source of reports")
     return options
 
 
-def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="trnwatch-agent",
-        description="Send this node's Neuron and EFA metrics to trnwatch.",
-        epilog="The token is not an option, because other users can see command lines.",
-    )
+def _read_token(
+    parser: argparse.ArgumentParser,
+    options: argparse.Namespace,
+    env: Mapping[str, str],
+    *,
+    is_needed: bool = True,
+) -> None:
+    options.token = env.get("TRNWATCH_TOKEN")
+    options.token_file = options.token_file or env.get("TRNWATCH_TOKEN_FILE")
+    if is_needed and not options.server:
+        parser.error("--server: missing. Give trnwatch's address, or set TRNWATCH_SERVER")
+    if is_needed and not options.token and not options.token_file:
+        parser.error(
+            "token: missing. Give --token-file, or set TRNWATCH_TOKEN_FILE or TRNWATCH_TOKEN"
+        )
+
+
+def _add_server(parser: argparse.ArgumentParser, env: Mapping[str, str]) -> None:
     add = parser.add_argument
     add("--version", action="version", version=VERSION)
-    server = env.get("TRNWATCH_SERVER")
+    server, trusted = env.get("TRNWATCH_SERVER"), env.get("TRNWATCH_CA_FILE")
     add("--server", default=server, metavar="URL", help="trnwatch's address (TRNWATCH_SERVER)")
     add(
         "--token-file",
         metavar="FILE",
         help="file with the token (TRNWATCH_TOKEN_FILE, TRNWATCH_TOKEN)",
     )
-    trusted = env.get("TRNWATCH_CA_FILE")
     add(
         "--ca-file",
         default=trusted,
         metavar="FILE",
         help="trusted CA certificates, PEM (TRNWATCH_CA_FILE)",
     )
+
+
+def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="trnwatch-agent",
+        description="Send this node's Neuron and EFA metrics to trnwatch.",
+        epilog="The token is not an option, because other users can see command lines. "
+        "`trnwatch-agent relay` sends what the agents of a rack report, in few requests.",
+    )
+    _add_server(parser, env)
+    add = parser.add_argument
     add("--node", default=env.get("TRNWATCH_NODE"), help="node name; default: the instance id")
     add("--command", metavar="LINE", help="run this instead of neuron-monitor")
     add("--stdin", action="store_true", help="read neuron-monitor's reports from standard input")
@@ -145,6 +161,8 @@ class Stop:
 
 
 def main(arguments: Sequence[str]) -> int:
+    if arguments[:1] == ["relay"]:
+        return _relay(arguments[1:])
     options = read_options(arguments)
     clock, health, stop = Clock(), Health(), Stop()
     health.labels = options.labels
@@ -175,7 +193,44 @@ def _dry_run(options: argparse.Namespace, clock: Clock, health: Health, stop: St
     return 0
 
 
-def connection_of(options: argparse.Namespace) -> ServerConnection:
+def _relay(arguments: Sequence[str], env: Mapping[str, str] = os.environ) -> int:
+    parser = argparse.ArgumentParser(
+        prog="trnwatch-agent relay",
+        description="Send what the agents of a rack report to trnwatch, in few requests.",
+    )
+    _add_server(parser, env)
+    add = parser.add_argument
+    add("--listen", default="0.0.0.0:8009", metavar="HOST:PORT", help="(0.0.0.0:8009)")
+    add("--cert", metavar="FILE", help="the relay's certificates, PEM, if agents use https")
+    add("--key", metavar="FILE", help="its private key, PEM")
+    add("--hold-mb", type=_spool_mb, default=64.0, metavar="MB", help="reports in memory (64)")
+    options = parser.parse_args(arguments)
+    _read_token(parser, options, env)
+    host, _, port = options.listen.rpartition(":")
+    try:
+        wire = connection_of(options, timeout_s=SERVER_WITHIN_S)
+        relay = Relay(wire, Health(), max_bytes=int(options.hold_mb * MEGA))
+        server = RelayServer((host.strip("[]"), int(port)), relay)
+        if options.cert:
+            tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            tls.load_cert_chain(options.cert, options.key)
+            # The thread of a connection does its handshake.
+            server.socket = tls.wrap_socket(
+                server.socket, server_side=True, do_handshake_on_connect=False
+            )
+    except (ValueError, OSError) as error:
+        sys.stderr.write(f"trnwatch-agent relay: {error}\n")
+        return 2
+    relay.start()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # What has no answer yet is in the spools of the agents.
+        signal.signal(number, lambda *_: threading.Thread(target=server.shutdown).start())
+    server.serve_forever()
+    server.server_close()
+    return 0
+
+
+def connection_of(options: argparse.Namespace, *, timeout_s: float = 20.0) -> ServerConnection:
     """Return the connection; raises ValueError or OSError where it can never be used."""
     token = TokenFile(file=options.token_file, secret=options.token)
     token.read()
@@ -183,6 +238,7 @@ def connection_of(options: argparse.Namespace) -> ServerConnection:
         options.server,
         token=token.read,
         ca_file=options.ca_file,
+        timeout_s=timeout_s,
         option="--server",
         ca_option="--ca-file (TRNWATCH_CA_FILE)",
     )

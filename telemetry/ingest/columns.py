@@ -1,8 +1,8 @@
 """Column lines: reports that differ only in numbers, sent as one template and a table of numbers.
 
 ``ReportTable.expanded`` gives the single reports. ``ReportTable.readings`` gives the same readings
-in a fraction of the time, where the template contains nothing unusual. A *hole* is the place of
-a number in a template.
+in a fraction of the time, where the template contains nothing unusual; ``compute`` prepares those
+of many nodes at once. A *hole* is the place of a number in a template.
 """
 
 import hashlib
@@ -15,7 +15,8 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
+from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, IntArray
 from telemetry.ingest import schemas
@@ -40,10 +41,10 @@ from telemetry.ingest.neuron_monitor import (
     tag_of,
 )
 from telemetry.ingest.schemas import AgentState, SequenceNumber, StreamName, UnixSeconds
+from telemetry.template_report import HOLE, TemplateReport
 
 SHARES = frozenset({"core_utilization_ratio", "vcpu_usage_ratio"})
 
-HOLE = "\x7f"
 # Each hole is filled with its own multiple of this, small enough for every bound.
 MARK = 1e-6
 MAX_HOLES = 8_000
@@ -104,14 +105,15 @@ class Layout:
     rates: IntArray
     rate_periods: IntArray
 
-    def fits(self, numbers: FloatArray) -> bool:
-        """Whether all numbers, (n_rows, n_holes), are within the schema's bounds."""
-        return bool(((numbers >= self.lowest) & (numbers <= self.highest)).all())
+    def fits(self, numbers: FloatArray) -> NDArray[np.bool_]:
+        """Which rows of numbers, (n_rows, n_holes), are within the schema's bounds."""
+        within: NDArray[np.bool_] = (numbers >= self.lowest) & (numbers <= self.highest)
+        return np.asarray(within.all(axis=1))
 
     def apply(
-        self, numbers: FloatArray, tags: Sequence[str]
-    ) -> tuple[dict[str, FloatArray], list[float], dict[str, list[list[float]]]]:
-        """Return values (n_rows, n_parts) by name, seconds covered, and counts by tag."""
+        self, numbers: FloatArray
+    ) -> tuple[dict[str, FloatArray], list[float], list[FloatArray]]:
+        """Return values (n_rows, n_parts) by name, seconds covered, and counts by process."""
         n_rows = len(numbers)
         constants = np.repeat([[0.0], [math.nan]], n_rows, axis=1)
         known = np.concatenate([numbers.T, constants])
@@ -134,12 +136,7 @@ class Layout:
         if (flops := values.get("core_flops_per_s")) is not None:
             flops = counted_flops(flops, values["core_utilization_ratio"])
             values["core_flops_per_s"] = flops
-        executed: dict[str, FloatArray] = {}
-        for tag, holes in zip(tags, self.executed, strict=True):
-            counts = known[holes].sum(axis=0).T
-            executed[tag] = executed[tag] + counts if tag in executed else counts
-        by_tag = {tag: counts.tolist() for tag, counts in executed.items()}
-        return values, report_s.tolist(), by_tag
+        return values, report_s.tolist(), [known[holes].sum(axis=0).T for holes in self.executed]
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,30 +453,17 @@ class ColumnsLine(Struct, gc=False):
 _LINE = msgspec.json.Decoder(ColumnsLine)
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateReport:
-    """One report of a table; its text is built only on demand."""
-
-    template: str
-    numbers: FloatArray
-
-    def __bytes__(self) -> bytes:
-        exact = self.numbers.astype(object)
-        is_whole = np.trunc(self.numbers) == self.numbers
-        exact[is_whole] = self.numbers[is_whole].astype(np.int64)
-        parts = self.template.encode().split(HOLE.encode())
-        words = msgspec.json.encode(exact.tolist())[1:-1].split(b",") if len(exact) else []
-        text = [b""] * (len(parts) + len(words))
-        text[::2], text[1::2] = parts, words
-        return b"".join(text)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ReportTable:
-    """A decoded column line and its numbers (n_rows, n_holes)."""
+    """A decoded column line and its numbers (n_rows, n_holes).
+
+    ``found`` are its readings once they are computed, None if there are none.
+    """
 
     sent: Columns
     numbers: FloatArray
+    is_computed: bool = False
+    found: list[Reading] | None = None
 
     def expanded(self) -> Iterator[bytes]:
         """Yield the reports as single lines."""
@@ -491,31 +475,59 @@ class ReportTable:
             text = bytes(TemplateReport(self.sent.template, self.numbers[row]))
             yield msgspec.json.encode(head)[:-1] + b"," + text[1:]
 
+    @property
+    def node(self) -> str:
+        """The instance id in its computed readings; empty without."""
+        return self.found[0].identity.instance_id if self.found else ""
+
     def readings(self) -> list[Reading] | None:
         """Return a reading for each report; None if they must be read one by one."""
-        recipe = recipe_of(self.sent.template)
-        if recipe is None or not recipe.layout.fits(self.numbers):
-            return None
-        layout = recipe.layout
-        values, periods_s, executed = layout.apply(self.numbers, recipe.tags)
-        sent, last = self.sent, len(self.numbers) - 1
-        agent = {} if sent.agent is None else {"agent": msgspec.to_builtins(sent.agent)}
-        return [
-            Reading(
-                recipe.identity,
-                layout.shape,
-                periods_s[row],
-                {name: array[row : row + 1] for name, array in values.items()},
-                sent.at[row],
-                sent.seq[row],
-                {tag: counts[row] for tag, counts in executed.items()},
-                TemplateReport(sent.template, self.numbers[row]),
-                sent.stream,
-                layout.n_efa,
-                agent if row == last else {},
-            )
-            for row in range(last + 1)
-        ]
+        if not self.is_computed:
+            compute([self])
+        return self.found
+
+
+def compute(tables: Iterable[ReportTable]) -> None:
+    """Compute the readings of tables; those of one layout in one pass."""
+    groups: dict[int, list[tuple[ReportTable, Recipe]]] = {}
+    for table in tables:
+        table.is_computed = True
+        if (recipe := recipe_of(table.sent.template)) is not None:
+            groups.setdefault(id(recipe.layout), []).append((table, recipe))
+    for group in groups.values():
+        layout = group[0][1].layout
+        numbers = np.concatenate([table.numbers for table, _ in group])
+        fits, (values, periods_s, executed) = layout.fits(numbers), layout.apply(numbers)
+        start = 0
+        for table, recipe in group:
+            rows = range(start, start + len(table.numbers))
+            start = rows.stop
+            if not fits[rows.start : rows.stop].all():
+                continue
+            by_tag: dict[str, FloatArray] = {}
+            for tag, counts in zip(recipe.tags, executed, strict=True):
+                some = counts[rows.start : rows.stop]
+                by_tag[tag] = by_tag[tag] + some if tag in by_tag else some
+            of_each = {tag: some.tolist() for tag, some in by_tag.items()}
+            sent = table.sent
+            table.found = [
+                Reading(
+                    recipe.identity,
+                    layout.shape,
+                    periods_s[row],
+                    {name: array[row : row + 1] for name, array in values.items()},
+                    sent.at[i],
+                    sent.seq[i],
+                    {tag: counts[i] for tag, counts in of_each.items()},
+                    TemplateReport(sent.template, table.numbers[i]),
+                    sent.stream,
+                    layout.n_efa,
+                )
+                for i, row in enumerate(rows)
+            ]
+            if sent.agent is not None:
+                agent = {"agent": msgspec.to_builtins(sent.agent)}
+                table.found[-1] = structs.replace(table.found[-1], sidecars=agent)
 
 
 def read_columns(line: bytes) -> ReportTable:

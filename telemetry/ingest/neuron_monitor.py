@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass
 from operator import attrgetter
-from typing import SupportsBytes, TypeVar
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -15,6 +15,7 @@ from telemetry.ingest import schemas
 from telemetry.ingest.limits import MAX_LINE_VALUES, count_values
 from telemetry.ingest.lines import Refusal, RefusedError, explain
 from telemetry.ingest.schemas import MAX_CORES, MAX_LINE_BYTES
+from telemetry.template_report import TemplateReport
 
 PERCENT = 100.0
 
@@ -90,13 +91,12 @@ class NodeIdentity:
         return NodeIdentity(*(mine or before for mine, before in pairs))
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(msgspec.Struct, frozen=True, gc=False):
     """One report: ``values[name]`` is (1, n_parts) as in a Block; it covers ``period_s``.
 
     ``at_s`` is when it was made by the node's clock, None if unknown. ``executed`` counts what
-    each process did in the period. ``line`` is the report as received, or an object that
-    builds it; empty if the line had no report. ``seq`` rises within a ``stream``. ``n_efa`` is
+    each process did in the period. ``line`` is the report as received, or as a
+    template; empty if the line had no report. ``seq`` rises within a ``stream``. ``n_efa`` is
     0 without EFA data. ``sidecars`` is what came along with the report, by kind. ``power_at_s``
     is when each device's power was measured, by the node's clock, NaN if unknown; empty without
     new power.
@@ -108,11 +108,11 @@ class Reading:
     values: Mapping[str, FloatArray]
     at_s: float | None = None
     seq: int | None = None
-    executed: Mapping[str, list[float]] = field(default_factory=dict)
-    line: bytes | SupportsBytes = b""
+    executed: Mapping[str, list[float]] = {}
+    line: bytes | TemplateReport = b""
     stream: str | None = None
     n_efa: int = 0
-    sidecars: Mapping[str, object] = field(default_factory=dict)
+    sidecars: Mapping[str, object] = {}
     power_at_s: tuple[float, ...] = ()
 
     @property

@@ -271,20 +271,21 @@ class BlockBuilder:
     def blocks(self, node: str, reading: Reading, clock: NodeClock, end_s: float) -> list[Block]:
         """Return one block per second that a report covers."""
         ticks = clock.ticks(end_s, reading.period_s)
-        values = dict(reading.values)
-        correction_s = clock.correction_s
+        values = reading.values
         for source in (self.power, self.health):
-            valid = source.values(reading, end_s, correction_s=correction_s)
+            if source.metric not in values and not len(source.state):
+                continue
+            valid = source.values(reading, end_s, correction_s=clock.correction_s)
+            values = dict(values)
             if valid is not None:
                 values[source.metric] = valid
             else:
                 values.pop(source.metric, None)
-        counts = {}
+        is_partial = False
         # A repeated line is not added again.
         if reading.period_s < WHOLE_SECOND_S and end_s > self.partial_end_s:
             self.partial_end_s = end_s
             counts = {name: values[name] / len(ticks) for name in COUNTED_RATES if name in values}
-        values |= counts
-        return [
-            Block(shard_of(node), tick, (node,), values, is_partial=bool(counts)) for tick in ticks
-        ]
+            values, is_partial = {**values, **counts}, bool(counts)
+        shard = shard_of(node)
+        return [Block(shard, tick, (node,), values, is_partial=is_partial) for tick in ticks]

@@ -49,14 +49,15 @@ local function saw_each(nodes, tick, mask)
 end
 
 -- Usually all of a shard's nodes report: then one field records it for all of them.
-local function saw(part, block)
+local function saw(part, tick)
   local heard = ask('HGET', 'hot:heard', part.shard)
-  local tick, nodes = string.match(heard or '0\n', '^(%d+)\n(.*)$')
-  if block.reported ~= '' or tonumber(tick) >= block.tick and nodes ~= part.nodes then
-    saw_each(part.nodes, block.tick, block.reported)
-  elseif tonumber(tick) < block.tick then
-    if nodes ~= part.nodes then saw_each(nodes, tick, '') end
-    ask('HSET', 'hot:heard', part.shard, block.tick .. '\n' .. part.nodes)
+  local before, nodes = string.match(heard or '0\n', '^(%d+)\n(.*)$')
+  before = tonumber(before)
+  if before >= tick and nodes ~= part.nodes then
+    saw_each(part.nodes, tick, '')
+  elseif before < tick then
+    if nodes ~= part.nodes then saw_each(nodes, before, '') end
+    ask('HSET', 'hot:heard', part.shard, tick .. '\n' .. part.nodes)
   end
 end
 
@@ -122,35 +123,52 @@ end
 local function append_block(part, block)
   local minute = 'hot:' .. part.shard .. ':' .. block.minute
   if not admits('blocks', block.tick) or not put(minute, part.over, block) then return false end
-  ask('EXPIRE', minute, ttl(block.minute))
   if block.minute < rolled_up_to then is_late(part.shard, block.minute) end
-  saw(part, block)
+  if block.reported ~= '' then saw_each(part.nodes, block.tick, block.reported) end
   return true
 end
 
+local function block_of(part, i)
+  local tick = part.ticks[i]
+  return {
+    tick = tick,
+    minute = tick - tick % 60,
+    second = tick % 60,
+    blob = part.blobs[i],
+    reported = part.reported[i],
+    sums = part.sums[i],
+  }
+end
+
 local function append_blocks(part)
-  if not has_room('hot:shards', part.shard, #part.blocks) then return 0 end
-  local n, last, key, sums = 0, 0, 'totals:' .. part.shard, nil
-  for _, block in ipairs(part.blocks) do
+  if not has_room('hot:shards', part.shard, #part.ticks) then return 0 end
+  local n, last, last_of_all, minutes, key, sums = 0, 0, 0, {}, 'totals:' .. part.shard, nil
+  for i = 1, #part.ticks do
+    local block = block_of(part, i)
     if append_block(part, block) then
       sums = sums or totals_so_far(key, part)
-      for i, more in ipairs(block.sums) do sums[i] = sums[i] + more end
-      n, last = n + 1, math.max(last, block.tick)
+      for place, more in ipairs(block.sums) do sums[place] = sums[place] + more end
+      n, last, minutes[block.minute] = n + 1, math.max(last, block.tick), true
+      if block.reported == '' then last_of_all = math.max(last_of_all, block.tick) end
     end
   end
   if n > 0 then
+    for minute in pairs(minutes) do
+      ask('EXPIRE', 'hot:' .. part.shard .. ':' .. minute, ttl(minute))
+    end
+    if last_of_all > 0 then saw(part, last_of_all) end
     keep(part.layout)
     ask('HSET', key, 'sums', cmsgpack.pack(sums))
     ask('EXPIRE', key, new.remember_s)
     if ask('ZADD', 'hot:shards', 'GT', last, part.shard) == 1 then remove_silent_nodes() end
-    ask('ZREMRANGEBYSCORE', 'hot:shards', '-inf', newest - new.keep_s)
   end
   return n
 end
 
 -- A block is removed only if nothing else was stored in its second.
 local function remove_blocks(part)
-  for _, block in ipairs(part.blocks) do
+  for i = 1, #part.ticks do
+    local block = block_of(part, i)
     local minute = 'hot:' .. part.shard .. ':' .. block.minute
     if ask('HGET', minute, block.second) == block.blob then
       ask('HDEL', minute, block.second)
@@ -238,6 +256,7 @@ end
 local n_blocks, n_steps = 0, 0
 for _, part in ipairs(new.removed or {}) do remove_blocks(part) end
 for _, part in ipairs(new.parts or {}) do n_blocks = n_blocks + append_blocks(part) end
+if n_blocks > 0 then ask('ZREMRANGEBYSCORE', 'hot:shards', '-inf', newest - new.keep_s) end
 if new.steps then n_steps = append_steps(new.steps) end
 ask('SET', 'hot:newest', newest, 'EX', new.keep_s + 60)
 return { 1, n_blocks, n_steps }

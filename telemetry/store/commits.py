@@ -70,29 +70,31 @@ def blocks_part(
     counted = [c.name for c in layout.columns if c.name in COUNTED_RATES and c.name in names]
     counted = counted if is_counted else []
     # Seconds of one report share its values.
-    distinct = {id(block.values): block for block, _, _ in members}
-    of_values: dict[int, dict[str, Any]] = {}
-    for block, sums in zip(distinct.values(), _sums([*distinct.values()], counted), strict=True):
-        seen = block.reported
-        reported = raw(b"" if seen.all() else seen.astype("u1").tobytes())
-        of_values[id(block.values)] = {"reported": reported, "sums": sums}
+    distinct = [*{id(block.values): block for block, _, _ in members}.values()]
+    places = {id(block.values): i for i, block in enumerate(distinct)}
+    of_each = [places[id(block.values)] for block, _, _ in members]
+    reported, sums = _reported(distinct), _sums(distinct, counted)
     return {
         "over": raw(over),
         "shard": shard,
         "nodes": "\n".join(layout.nodes),
         "counted": "\n".join(counted),
         "layout": _layout(layout.digest, layout.encoded),
-        "blocks": [
-            {
-                "tick": block.tick,
-                "minute": block.tick - block.tick % MINUTE_S,
-                "second": block.tick % MINUTE_S,
-                "blob": raw(blob),
-                **of_values[id(block.values)],
-            }
-            for block, _, blob in members
-        ],
+        "ticks": [block.tick for block, _, _ in members],
+        "blobs": [raw(blob) for _, _, blob in members],
+        "reported": [reported[i] for i in of_each],
+        "sums": [sums[i] for i in of_each],
     }
+
+
+def _reported(blocks: Sequence[Block]) -> list[msgspec.Raw]:
+    """Return which nodes of each block reported, a byte each; empty: all of them."""
+    if first := next(iter(blocks[0].values), ""):
+        known = np.isfinite(np.concatenate([block.values[first] for block in blocks]))
+        if known.any(axis=1).all():
+            return [raw(b"")] * len(blocks)
+    seen = [block.reported for block in blocks]
+    return [raw(b"" if each.all() else each.astype("u1").tobytes()) for each in seen]
 
 
 def _sums(blocks: Sequence[Block], counted: Sequence[str]) -> list[list[float]]:

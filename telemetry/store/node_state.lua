@@ -6,11 +6,18 @@
 local ask = redis.call
 local new = cmsgpack.unpack(ARGV[1])
 
+-- Each key that holds times of reports, and each node's counts, are written once.
+local heard, counted = {}, {}
+
 local function is_new(report)
-  local heard = 'heard:' .. report.node .. ':' .. report.minute
-  if ask('SADD', heard, report.ms) == 0 then return false end
-  ask('EXPIRE', heard, new.keep_s)
-  return true
+  local key = 'heard:' .. report.node .. ':' .. report.minute
+  heard[key] = true
+  return ask('SADD', key, report.ms) == 1
+end
+
+local function counts_of(node)
+  local held = ask('GET', 'counts:' .. node)
+  return held and cmsgpack.unpack(held) or { at = 0, of = {} }
 end
 
 local function add(to, more)
@@ -20,15 +27,13 @@ end
 
 -- A process that the newer of two reports leaves out has ended: its counts are dropped.
 local function count(report)
-  local key = 'counts:' .. report.node
-  local held = ask('GET', key)
-  local before = held and cmsgpack.unpack(held) or { at = 0, of = {} }
+  local before = counted[report.node] or counts_of(report.node)
   local after = before
   if report.at >= before.at then after = { at = report.at, of = report.counts } end
   for tag, counts in pairs(before.of) do
     if report.counts[tag] then after.of[tag] = add(counts, report.counts[tag]) end
   end
-  ask('SET', key, cmsgpack.pack(after), 'EX', new.remember_s)
+  counted[report.node] = after
 end
 
 local function keep(report)
@@ -42,5 +47,9 @@ end
 for _, report in ipairs(new.reports) do
   if is_new(report) then count(report) end
   if report.line ~= '' then keep(report) end
+end
+for key in pairs(heard) do ask('EXPIRE', key, new.keep_s) end
+for node, counts in pairs(counted) do
+  ask('SET', 'counts:' .. node, cmsgpack.pack(counts), 'EX', new.remember_s)
 end
 return 0

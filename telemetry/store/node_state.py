@@ -14,10 +14,11 @@ from telemetry.store.connection import Connection
 from telemetry.store.hot import raw
 from telemetry.store.packing import codec
 from telemetry.store.reading import AGENT_RESTART_S, STOPPING, Reader
+from telemetry.template_report import text_of
 from telemetry.units import DAY_S, MINUTE_S
 
 SCRIPT = Path(__file__).with_suffix(".lua").read_text()
-MS = 1000
+MS, MINUTE_MS = 1000, 60_000
 # A report that is sent again within this time is recognised as a repeat.
 DEDUPLICATE_S = 15 * MINUTE_S
 REMEMBER_S = DAY_S
@@ -52,13 +53,12 @@ RequestKind = Literal["probe", "sample", "trace"]
 
 def save_sidecars(hot: Connection, sidecars: Iterable[tuple[str, Mapping[str, object]]]) -> None:
     """Store what nodes sent along with their reports, as (node, content by kind)."""
-    commands = [
-        ("HSET", f"sidecar:{kind}", node, msgspec.json.encode(content))
-        for node, kinds in sidecars
-        for kind, content in kinds.items()
-    ]
-    if commands:
-        hot.execute_all(commands)
+    by_kind: dict[str, list[str | bytes]] = {}
+    for node, kinds in sidecars:
+        for kind, content in kinds.items():
+            by_kind.setdefault(kind, []).extend((node, msgspec.json.encode(content)))
+    if by_kind:
+        hot.execute_all(("HSET", f"sidecar:{kind}", *pairs) for kind, pairs in by_kind.items())
 
 
 def read_sidecars(hot: Connection, kind: Kind, nodes: Collection[str]) -> dict[str, Any]:
@@ -120,12 +120,11 @@ def forget_agent_request(hot: Connection, subject: str, kind: RequestKind) -> No
     )
 
 
-@dataclass(frozen=True, slots=True)
-class NodeReport:
+class NodeReport(msgspec.Struct, frozen=True, gc=False):
     """One report: its node, when it ended, and what each process executed in its period.
 
-    ``made_s`` identifies it among the node's reports. ``line`` is the report as received, empty
-    if it need not be stored.
+    ``made_s`` identifies it among the node's reports. ``line`` is the report as received, or
+    packed (``TemplateReport``); empty if it need not be stored.
     """
 
     node: str
@@ -146,7 +145,7 @@ class LastReportState:
     @property
     def line(self) -> bytes:
         """The report as received."""
-        return codec.decompress(self.packed)
+        return text_of(codec.decompress(self.packed))
 
 
 def save_reports(
@@ -155,16 +154,16 @@ def save_reports(
     """Store last reports and count executions; a repeated report changes nothing."""
     packed = []
     for report in reports:
-        minute, second = divmod(report.made_s, MINUTE_S)
+        ms = int(MS * report.made_s)
         line = codec.compress(report.line) if 0 < len(report.line) <= MAX_BYTES else b""
         packed.append(
             {
                 "node": report.node,
                 "at": report.at_s,
-                "minute": int(minute),
-                "ms": int(second * MS),
-                "counts": {tag: [*counts] for tag, counts in report.executed.items()},
-                "line": raw(line),
+                "minute": ms // MINUTE_MS,
+                "ms": ms % MINUTE_MS,
+                "counts": report.executed,
+                "line": raw(line) if line else "",
             }
         )
     if packed:

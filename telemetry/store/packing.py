@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-import math
 import struct
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, cast
 
 import numpy as np
@@ -39,6 +39,7 @@ _RATIOS = np.append(np.arange(ABSENT_RATIO, dtype="f4") / RATIO_STEPS, np.nan).a
 # Stored steps are marked in bitmaps of this many steps each.
 STEPS_PER_HASH = 4096
 N_HEAD = 3
+_SHAPE = attrgetter("shape")
 
 
 class _Codec(threading.local):
@@ -181,11 +182,11 @@ def pack_all(blocks: Sequence[Block]) -> list[tuple[PackedLayout, bytes]]:
     firsts = [first.setdefault((id(b.values), b.nodes), i) for i, b in enumerate(blocks)]
     for i in first.values():
         block = blocks[i]
-        shape = tuple((name, values.shape) for name, values in block.values.items())
-        groups.setdefault((len(block.nodes), shape), []).append(i)
+        shapes = tuple(map(_SHAPE, block.values.values()))
+        groups.setdefault((len(block.nodes), *block.values, *shapes), []).append(i)
     packed: dict[int, tuple[PackedLayout, bytes]] = {}
-    for (_, shape), members in groups.items():
-        width = sum(math.prod(size) for _, size in shape)
+    for members in groups.values():
+        width = sum(values.size for values in blocks[members[0]].values.values())
         at_once = max(1, MAX_AT_ONCE // max(width, 1))
         for start in range(0, len(members), at_once):
             some = members[start : start + at_once]
@@ -201,7 +202,8 @@ def _pack_same(blocks: Sequence[Block]) -> list[tuple[PackedLayout, bytes]]:
             raise ValueError(msg)
     shape = tuple((name, values.shape[1]) for name, values in blocks[0].values.items())
     layouts = [layout_of(block.nodes, shape) for block in blocks]
-    parts = [[b""] * len(shape) for _ in blocks]
+    # By column, the section of each block.
+    sections: list[list[bytes]] = [[] for _ in shape]
     # Nodes often have the same values, such as error counts: each is compressed once.
     frames: dict[bytes, bytes] = {}
     for packing in DTYPES:
@@ -210,33 +212,34 @@ def _pack_same(blocks: Sequence[Block]) -> list[tuple[PackedLayout, bytes]]:
             continue
         names = [layouts[0].columns[i].name for i in places]
         sizes = [blocks[0].values[name].size for name in names]
-        flat = [block.values[name].reshape(-1) for block in blocks for name in names]
-        codes = encode(np.concatenate(flat), packing)
-        rows = codes.view("u1").reshape(len(blocks), sum(sizes), -1)
-        planes = np.ascontiguousarray(rows.transpose(0, 2, 1))
+        flat = np.concatenate([b.values[name] for b in blocks for name in names], axis=None)
+        rows = encode(flat, packing).view("u1").reshape(len(blocks), sum(sizes), -1)
+        planes = rows.transpose(0, 2, 1)
         end = 0
         for place, size in zip(places, sizes, strict=True):
             start, end = end, end + size
-            for row, part in zip(planes[:, :, start:end], parts, strict=True):
-                data = row.tobytes()
-                frame = frames.get(data)
-                if frame is None:
-                    frame = frames[data] = framed(data)
-                part[place] = frame
-    lengths = np.array([[*map(len, row)] for row in parts], "<u4")
+            data, n = planes[:, :, start:end].tobytes(), size * planes.shape[1]
+            of_each = [data[i * n : i * n + n] for i in range(len(blocks))]
+            sections[place] = framed(of_each, n, frames)
+    lengths = struct.Struct(f"<{len(shape)}I")
+    bodies = [*zip(*sections, strict=True)] or [()] * len(blocks)
     return [
-        (layout, checked(b"".join([layout.digest, head.tobytes(), *row])))
-        for layout, head, row in zip(layouts, lengths, parts, strict=True)
+        (layout, checked(b"".join([layout.digest, lengths.pack(*map(len, body)), *body])))
+        for layout, body in zip(layouts, bodies, strict=True)
     ]
 
 
-def framed(data: bytes) -> bytes:
-    """Return bytes as a Zstandard frame; up to ``MAX_RAW_BYTES`` are not compressed."""
-    n = len(data)
-    if n > MAX_RAW_BYTES:
-        return codec.compress(data)
+def framed(contents: Sequence[bytes], n_bytes: int, frames: dict[bytes, bytes]) -> list[bytes]:
+    """Return contents of ``n_bytes`` as Zstandard frames; ``frames`` has what was compressed.
+
+    Up to ``MAX_RAW_BYTES`` are not compressed.
+    """
+    if n_bytes > MAX_RAW_BYTES:
+        frames |= {each: codec.compress(each) for each in {*contents} - frames.keys()}
+        return [frames[each] for each in contents]
     # One segment of n bytes, in one block, the last, that is not compressed.
-    return b"\x20" + n.to_bytes(1) + (n << 3 | 1).to_bytes(3, "little") + data
+    head = b"\x20" + n_bytes.to_bytes(1) + (n_bytes << 3 | 1).to_bytes(3, "little")
+    return [head + each for each in contents]
 
 
 def unpack(blobs: Sequence[bytes], layout: PackedLayout, name: str) -> Codes | None:

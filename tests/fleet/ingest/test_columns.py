@@ -178,15 +178,18 @@ def test_a_whole_line_is_refused_with_its_field(post: Post) -> None:
 
 def test_a_fleet_shares_one_serving(post: Post, secret: str, hot: HotStore) -> None:
     now = time.time()
+    bodies = {
+        node: together([renamed(one, node) for one in lines("trn1.2xlarge")[:2]], [now - 1, now])
+        for node in ("a", "b", "c")
+    }
+    bodies["damaged"] = bodies["c"].replace(b'"varies":[', b'"varies":[99999,')
     calls = [
-        IngestRequest(
-            {"authorization": f"Bearer {secret}"},
-            node,
-            together([renamed(one, node) for one in lines("trn1.2xlarge")[:2]], [now - 1, now]),
-            now,
-        )
-        for node in ("a", "b")
+        IngestRequest({"authorization": f"Bearer {secret}"}, node, body, now)
+        for node, body in bodies.items()
     ]
     serve(calls)
 
-    assert [call.delivery.n_accepted for call in calls if call.delivery] == [2, 2]
+    deliveries = [call.delivery for call in calls if call.delivery]
+    assert [each.n_accepted for each in deliveries] == [2, 2, 2, 0]
+    assert [each.field for each in deliveries[3].refused] == ["columns.varies"]
+    assert stored(hot, "a") == stored(hot, "b") == stored(hot, "c")

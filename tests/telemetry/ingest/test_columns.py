@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from telemetry.agent.clock import Moment
 from telemetry.agent.reports import MONITOR, encode_columns, encode_tail, group_frames
 from telemetry.agent.spool import Frame, gzip_member
-from telemetry.ingest.columns import read_columns, recipe_of
+from telemetry.ingest.columns import compute, read_columns, recipe_of
 from telemetry.ingest.lines import RefusedError
 from telemetry.ingest.neuron_monitor import Reading, read_line
 from tests.telemetry.ingest.reports import SAMPLES, cores, group, lines, report
@@ -78,7 +78,7 @@ def one_by_one(reports: list[bytes], sidecars: list[Document]) -> list[bytes]:
 
 def same(found: Reading, wanted: Reading) -> None:
     """Compare two readings in everything."""
-    for name in Reading.__slots__:
+    for name in Reading.__struct_fields__:
         if name not in {"values", "line"}:
             assert getattr(found, name) == getattr(wanted, name), name
     assert list(found.values) == list(wanted.values)
@@ -177,6 +177,25 @@ def test_like_nodes_share_a_layout_and_keep_their_names() -> None:
 
     assert len({id(recipe and recipe.layout) for recipe in recipes}) == 1
     assert all(map(checked, few))
+
+
+def test_tables_of_several_nodes_are_computed_as_each_alone() -> None:
+    beyond = report("trn2.48xlarge")
+    cores(beyond)["0"]["neuroncore_utilization"] = 250.5
+    sent = [as_sent(node(number), [{}, {}]) for number in (1, 2)]
+    sent.append(as_sent([compact(beyond)] * 2, [{}, {}]))
+    sent.append(as_sent(lines("trn1.2xlarge")[:3], [{"efa": efa(turn)} for turn in range(3)]))
+    sent.append(as_sent(node(3), [{}, {}]))
+    tables = [read_columns(each) for each in sent]
+
+    compute(tables)
+
+    assert [table.found is None for table in tables] == [False, False, True, False, False]
+    for table, text in zip(tables, sent, strict=True):
+        alone = read_columns(text).readings()
+        for found, wanted in zip(table.readings() or [], alone or [], strict=True):
+            same(found, wanted)
+    assert [table.node for table in tables[:3]] == [f"i-{1:017x}", f"i-{2:017x}", ""]
 
 
 def test_the_template_of_each_of_many_nodes_is_read_once() -> None:

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from telemetry.blocks import Block, join_partial
 from telemetry.ingest.neuron_monitor import NodeIdentity, Reading, Shape
