@@ -303,5 +303,5 @@ def _phase(source: Source, run: Run, phase: str, window: Window) -> Chart:
 def shade_of(alert: Alert, *, now: datetime) -> Shade:
     limit = Evidence(alert.evidence).number("limit_ratio")
     is_share = alert.rule == "allreduce_share" and limit is not None
-    words = f"above {percent(limit, 0)}" if is_share else "broken"
+    words = f"all-reduce above {percent(limit, 0)}" if is_share else "began"
     return (alert.onset_at.timestamp(), (alert.resolved_at or now).timestamp(), words)

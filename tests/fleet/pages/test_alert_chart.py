@@ -28,7 +28,7 @@ def test_the_broken_stretch_is_shaded_and_named(client: Client, alert: Alert) ->
     [[start, _, label]] = client.get(f"/alerts/{alert.pk}/charts/share").json()["shade"]
 
     assert start == pytest.approx(alert.onset_at.timestamp())
-    assert label.replace("\u202f", " ") == "above 25 %"
+    assert label.replace("\u202f", " ") == "all-reduce above 25 %"
 
 
 def test_it_shows_some_time_before_and_after(client: Client, fired: Fire) -> None:
