@@ -486,7 +486,7 @@ def _problem(
         "limits": limits,
         "posterior": {name: round(share, 3) for name, share in found.weights.items()},
     }
-    if tracked.baseline is not None:
+    if tracked.baseline is not None and np.isfinite(tracked.baseline.usual_step_s):
         # The steps before the onset may have been slowed by another problem.
         extra["baseline_step_s"] = tracked.baseline.usual_step_s
     if tracked.shift.every_s is not None:
