@@ -211,10 +211,11 @@ def look(
     members = run_members(runs)
     guarded = {run.pk: partial(guard, run.name, members[run.pk].nodes, ALL_RULES) for run in runs}
     snapshots = snapshots_of(hot, runs, members, now_s=now_s, guarded=guarded)
-    is_waiting = is_after_pause(hot, now_s=now_s)
+    gauges = hot.gauges()
+    is_waiting = is_after_pause(gauges, now_s=now_s)
     shards = {shard for member in members.values() for shard in member.shards}
     seen = {} if is_waiting else hot.last_seen(shards)
-    lagging = lagging_runs(hot, runs, now_s=now_s)
+    lagging = lagging_runs(gauges, runs, now_s=now_s)
     of_lagging = {f"run:{name}" for name in lagging} | {
         f"node:{n}" for run in runs if run.name in lagging for n in members[run.pk].nodes
     }
@@ -615,22 +616,21 @@ def unsettled(
     return unsettled_subjects
 
 
-def is_after_pause(hot: HotStore, *, now_s: float) -> bool:
+def is_after_pause(gauges: Mapping[str, float], *, now_s: float) -> bool:
     """Whether evaluation has not gone on for long enough to tell what is missing."""
-    gauges = hot.gauges()
     paused_s = now_s - gauges.get("watched_at_s", -PAUSE_S)
     watched_s = now_s - gauges.get("listening_since_s", now_s)
     return paused_s > PAUSE_S or watched_s < WAIT_AFTER_PAUSE_S
 
 
-def lagging_runs(hot: HotStore, runs: Iterable[Run], *, now_s: float) -> set[str]:
+def lagging_runs(gauges: Mapping[str, float], runs: Iterable[Run], *, now_s: float) -> set[str]:
     """Name the simulated runs while our own simulator makes up for what it has missed.
 
     A shard that waits for its turn looks as if its nodes were silent.
     """
-    lagged_s = now_s - hot.gauges().get("caught_up_at_s", -math.inf)
-    is_lagging = lagged_s < WAIT_AFTER_PAUSE_S
-    return {run.name for run in runs if run.is_simulated} if is_lagging else set()
+    if now_s - gauges.get("caught_up_at_s", -math.inf) >= WAIT_AFTER_PAUSE_S:
+        return set()
+    return {run.name for run in runs if run.is_simulated}
 
 
 def watching_since_s(hot: HotStore, *, now_s: float) -> float:
