@@ -49,6 +49,8 @@ UNKNOWN_PRIOR = 0.10
 # Effects at a place: size, standard error, and the part.
 Deviation = tuple[float, float, int | None]
 Seen = Mapping[str, Deviation]
+# A cause, the row of a node and its part.
+Place = tuple[str, int | None, int | None]
 # Chances of unusual hardware are those of half a minute.
 UNUSUAL_S = 30.0
 
@@ -68,6 +70,10 @@ class Explanation:
     node_weight: float
     signature: Signature | None
     run_weight: float = 1.0
+
+    @property
+    def place(self) -> Place:
+        return self.cause, self.node, self.part
 
 
 def at_place(effects: Effects, node: int | None) -> Seen:

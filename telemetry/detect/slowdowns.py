@@ -5,7 +5,8 @@
 3. Effects of all quantities since its onset give its cause and place (`explain`).
 4. What that signature says of a shift, or does not say, is explained by it; the rest is looked at
    again: a second problem.
-5. A problem ends when none of its shifts is above its level any more.
+5. A problem ends when none of its shifts is above its level any more, or only longer steps that
+   others explain, and its own effects are over.
 """
 
 from collections.abc import Collection, Mapping
@@ -38,6 +39,8 @@ from telemetry.detect.explain import (
     NAMED,
     SIZES,
     Explanation,
+    Place,
+    Seen,
     at_device,
     at_place,
     explain,
@@ -54,6 +57,7 @@ from telemetry.detect.quantities import (
     KINDS,
     OF_OTHERS,
     OF_PLACE,
+    OF_STEPS,
     SHOW_PART,
     SYMPTOMS,
     Kind,
@@ -74,7 +78,7 @@ HALF = RULES["step_slow"].limits["half_ratio"]
 MOST_AT_ONCE = 16
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Tracked:
     """An open problem: what began when, and what it is believed to be."""
 
@@ -87,10 +91,38 @@ class Tracked:
     longest: float = 0.0
     # The culprit at worst.
     score: CauseScore | None = None
+    # What else there was since it began, and is over.
+    beside: dict[Place, Explanation] = field(default_factory=dict)
+    # Quantities of steps at its place: now, and the largest sizes.
+    latest: Seen = field(default_factory=dict)
+    largest: dict[str, float] = field(default_factory=dict)
 
     @property
     def strength(self) -> float:
         return self.shift.nats / self.shift.level_nats
+
+    def note(self, of_steps: Effects) -> None:
+        """Note what steps show now, where it is believed to be."""
+        places = dict.fromkeys([None, self.explanation.node])
+        self.latest = {n: seen for p in places for n, seen in at_place(of_steps, p).items()}
+        for name, (size, _, _) in self.latest.items():
+            self.largest[name] = max(size, self.largest.get(name, 0.0))
+
+    def has_faded(self, others: Collection["Tracked"]) -> bool:
+        """Whether what its signature raises, and that of no other problem, is half of what it was.
+
+        By more than the standard error. False where steps show nothing of that kind.
+        """
+        row, node = self.explanation.signature, self.explanation.node
+        raised = (row.raises if row is not None else frozenset()) & self.latest.keys() & OF_STEPS
+        for other in others:
+            of_other = other.explanation
+            if of_other.signature is not None and of_other.node == node:
+                raised -= of_other.signature.raises
+            elif of_other.signature is not None:
+                raised -= of_other.signature.raises - OF_PLACE
+        sizes = [(self.latest[name], self.largest[name]) for name in raised]
+        return bool(sizes) and all(now + error < HALF * most for (now, error, _), most in sizes)
 
     def explains(self, shift: Shift, node: int | None, inputs: DetectionInput) -> bool:
         """Whether a shift is part of what this problem's signature predicts, or leaves open."""
@@ -185,12 +217,12 @@ class RunWatch:
         shifts = self.shifts
         for problem in self.problems:
             self._reconsider(inputs, problem)
-        lasting: list[Tracked] = []
-        over: list[Tracked] = []
-        for problem in self.problems:
-            (lasting if self._lasts(inputs, problem, shifts) else over).append(problem)
+        lasting = self._lasting(inputs, shifts)
+        over = [problem for problem in self.problems if problem not in lasting]
         if over and not lasting:
             self.shares.forget(min(problem.onset_s for problem in over))
+        for problem in lasting:
+            problem.beside |= {other.explanation.place: other.explanation for other in over}
         self.problems = [p for p in lasting if not self._is_part_of_another(inputs, p)]
         for _ in range(MOST_AT_ONCE):
             rest = [s for s in shifts if not self._is_explained(inputs, s)]
@@ -201,8 +233,16 @@ class RunWatch:
             here = (None, self._node_of(inputs, first))
             self._open(inputs, first, [s for s in rest if self._node_of(inputs, s) in here])
 
-    def _lasts(self, inputs: DetectionInput, problem: Tracked, shifts: list[Shift]) -> bool:
-        return any(self._explains(inputs, problem, s) for s in shifts)
+    def _lasting(self, inputs: DetectionInput, shifts: list[Shift]) -> list[Tracked]:
+        """Return the problems of which a shift lasts, if only of the run one that is not over."""
+        of = {p: [s for s in shifts if self._explains(inputs, p, s)] for p in self.problems}
+        lasting = [problem for problem in self.problems if of[problem]]
+        for problem in lasting[:]:
+            others = [other for other in lasting if other is not problem]
+            known = [s for other in others for s in of[other] if s.node is None]
+            if others and all(s in known for s in of[problem]) and problem.has_faded(others):
+                lasting.remove(problem)
+        return lasting
 
     def _is_part_of_another(self, inputs: DetectionInput, problem: Tracked) -> bool:
         """Whether a clearer problem, which this one does not explain, explains what opened it."""
@@ -266,23 +306,26 @@ class RunWatch:
         if problem.baseline is None:
             problem.baseline = self.steps.baseline(problem.onset_s)
         if problem.baseline is not None:
-            of_steps = self.steps.effects(problem.baseline, problem.onset_s, again=again)
+            of_steps: Effects = self.steps.effects(problem.baseline, problem.onset_s, again=again)
             if not of_steps and problem.shift.quantity not in ALARMS:
                 # What steps have shown is explained by steps: of hardware something always stands
                 # out.
                 return
+            of_steps = self._by_node(inputs, of_steps)
+            problem.note(of_steps)
             longer = float(of_steps["step"].size) if of_steps else 0.0
             if longer < HALF * problem.longest:
                 # It is over, or nearly: what steps show now is not what it was.
                 return
             problem.longest = max(problem.longest, longer)
-            effects.update(self._by_node(inputs, of_steps))
+            effects.update(of_steps)
         if not effects:
             return
         traffic = _traffic(inputs, problem)
         if traffic is not None and again is None:
             effects["traffic"] = traffic
         others = [other.explanation for other in self.problems if other is not problem]
+        others += problem.beside.values()
         for other in others:
             effects = without(effects, other, per_device=inputs.cores_per_device)
         shift = problem.shift

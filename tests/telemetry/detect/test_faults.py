@@ -215,6 +215,24 @@ def test_of_two_slow_cores_the_worse_is_named_and_then_the_other() -> None:
     assert {(node, device) for _, node, device in named} <= {("run-02", 5), ("run-05", 40)}
 
 
+def test_the_first_of_two_problems_ends_while_the_other_keeps_steps_long() -> None:
+    faults = [
+        msgspec.structs.replace(fault_of("efa_latency", 6.0), duration_s=80),
+        msgspec.structs.replace(
+            fault_of("slow_core", 1.5, node="run-05", device=40),
+            start_s=START_S + 20,
+            duration_s=300,
+        ),
+    ]
+    recording = record("trn2", duration_s=400, faults=faults)
+    said = [(s, {f.node for f in each}) for s, each in recording.watch(range(20, 400))]
+    ended_s = START_S + 80
+    assert {"run-02", "run-05"} in [nodes for s, nodes in said if s <= ended_s]
+    over_s = next(s for s, nodes in said if s > ended_s and "run-02" not in nodes)
+    assert over_s <= ended_s + 2 * 60
+    assert all(nodes == {"run-05"} for s, nodes in said if s >= over_s)
+
+
 def test_a_machine_that_is_mute_is_named_for_being_late_but_no_part_of_it() -> None:
     silent = Fault(kind="node_silent", node="run-02", start_s=100, duration_s=300)
     recording = record("trn2", duration_s=160, faults=[silent, fault_of("slow_core", 1.8)])
