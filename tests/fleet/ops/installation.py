@@ -59,6 +59,28 @@ static_files.collect_if_needed(settings.STATIC_ROOT)
 """
 
 
+ONE_RUN = """
+import sys
+import django
+django.setup()
+from datetime import UTC, datetime, timedelta
+from fleet.simulation.demo import FLEET, create_run
+from fleet.simulation.demo_history import simulate_history
+from fleet.simulation.runs import publish_plans
+from telemetry.store.hot import hot_store
+now = datetime.now(UTC).replace(microsecond=0)
+demo = next(demo for demo in FLEET if demo.spec.name == sys.argv[1])
+simulate_history(hot_store(), create_run(demo, started_at=now - timedelta(minutes=3)), [], now=now)
+publish_plans(hot_store(), now=now)
+"""
+
+
+def simulate(folder: Path, run: str) -> None:
+    """Let an installation that is up simulate one run of the demo: all take ten times the CPU."""
+    env = environment(folder, DJANGO_SETTINGS_MODULE="fleet.settings")
+    subprocess.run([sys.executable, "-c", ONE_RUN, run], cwd=ROOT, env=env, check=True)
+
+
 @cache
 def prepared() -> Path:
     """Return a data folder with an empty database and static files.

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from fleet.access.roles import DEMO_ADMIN
-from tests.fleet.ops.installation import ODD, Up, manage, running, wait_for
+from tests.fleet.ops.installation import ODD, Up, running, simulate, wait_for
 
 RUN = "vit-bakeoff-p5"
 NODE = f"{RUN}-02"
@@ -20,8 +20,7 @@ SOON_MS = 90_000
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     folder: Path = tmp_path_factory.mktemp("up") / ODD
     with running(folder, TRNWATCH_ALLOW_DRILLS="1") as one:
-        code, shown = manage(folder, "prepare_demo", "--hours", "0.05")
-        assert code == 0, shown
+        simulate(folder, RUN)
         wait_for(lambda: len(one.store().steps(RUN, since_s=0.0)) > 60, within_s=90)
         yield one
 

@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 
 from telemetry.store.hot import HotStore, StoreUnavailable
-from tests.fleet.ops.installation import ODD, START_S, Up, manage, prepare, running, wait_for
+from tests.fleet.ops.installation import (
+    ODD,
+    START_S,
+    Up,
+    manage,
+    prepare,
+    running,
+    simulate,
+    wait_for,
+)
 from tests.helpers import free_port
 
 
@@ -25,9 +34,8 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 
 def test_ticks_continue_whatever_is_killed_and_none_is_lost_or_doubled(up: Up) -> None:
-    assert manage(up.folder, "prepare_demo", "--hours", "0.05")[0] == 0
+    simulate(up.folder, "pretrain-gpt")
     store = up.store()
-    # Nodes of this run report each second, those of others every few seconds.
     wait_for(lambda: "pretrain-gpt/0" in store.newest(), within_s=up.recovery_s)
     shard, first = "pretrain-gpt/0", store.newest()["pretrain-gpt/0"]
 
