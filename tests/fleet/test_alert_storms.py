@@ -48,8 +48,7 @@ def test_a_recompile_of_more_than_ten_minutes_stays_one_recompile() -> None:
         "duration_s": 30,
         "magnitude": lasts_s,
     }
-    run = {"nodes": 8, "global_batch": 128}
-    (alert,) = alerts(lasts_s + 180, run=run, fault=[again])
+    (alert,) = alerts(lasts_s + 180, run={}, fault=[again])
     assert (alert["rule"], alert["cause"]) == ("recompile", "recompile")
     assert alert["resolved_s"] > 100 + lasts_s
 
@@ -63,6 +62,5 @@ def test_slow_checkpoints_one_after_another_fire_once(where: dict[str, str]) -> 
         "magnitude": 5,
         **where,
     }
-    run = {"nodes": 8, "global_batch": 128, "checkpoint_every_s": 180}
-    (alert,) = alerts(720, run=run, fault=[slow])
+    (alert,) = alerts(720, run={"checkpoint_every_s": 180}, fault=[slow])
     assert (alert["cause"], alert["node"]) == ("checkpoint_slow", where.get("node"))

@@ -64,7 +64,7 @@ def crash(node: int = 1, **more: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("is_busy", [False, True])
 def test_a_crash_its_hang_and_its_restart_are_one_alert(*, is_busy: bool) -> None:
-    (firing,) = play(crash(), is_busy=is_busy)
+    (firing,) = play(crash(), duration_s=300, is_busy=is_busy)
     assert (firing.rule, firing.cause, firing.node) == ("node_silent", "node_crash", "llama-01")
     assert firing.resolved_s is not None
     assert 236 <= firing.resolved_s <= 245
@@ -78,7 +78,7 @@ def test_a_crash_is_one_alert_where_reports_are_seldom(tier: str, *, is_busy: bo
 
 
 def test_a_crashed_node_that_reports_again_without_its_run_is_still_crashed() -> None:
-    (firing,) = play(crash(0, duration_s=105.0), tier="agent_trace", nodes=1)
+    (firing,) = play(crash(0, duration_s=105.0), duration_s=300, tier="agent_trace", nodes=1)
     assert (firing.rule, firing.cause, firing.node) == ("node_silent", "node_crash", "llama-00")
     # The first report, at 228 s, has no rates; the job restarts at 240 s and compiles 1 s later.
     assert firing.resolved_s == 241
@@ -111,9 +111,9 @@ def test_memory_errors_far_apart_are_one_alert() -> None:
         "node": "llama-01",
         "device": 5,
         "magnitude": 0.08,
-        "duration_s": 800.0,
+        "duration_s": 400.0,
     }
-    (firing,) = play(sick, duration_s=900, nodes=2)
+    (firing,) = play(sick, duration_s=500, nodes=2)
     assert (firing.rule, firing.node, firing.device) == ("ecc_uncorrected", "llama-01", 5)
     assert (firing.fired_s, firing.resolved_s) == (121, None)
 

@@ -120,7 +120,7 @@ def test_a_fault_is_one_alert_that_names_cause_and_culprit(
     listen(hot, now_s)
 
     # A process reads the hardware from its start on.
-    for age_s in range(LENGTH_S - FAULT_AT_S + 40, -1, -5):
+    for age_s in range(LENGTH_S - FAULT_AT_S + 10, -1, -10):
         watch(hot, now=at(now_s - age_s))
 
     alert = Alert.objects.get()

@@ -34,10 +34,10 @@ def trained(*, hours: float = 3.5, name: str = LLAMA.name, **reported: Any) -> R
     return run
 
 
-def alerts_of(hot: HotStore, *, hours: float = 3.5) -> set[str]:
-    """Watch every ten minutes; return the rules that fired."""
+def alerts_of(hot: HotStore, *, since: float = 0, hours: float = 3.5) -> set[str]:
+    """Watch every ten minutes from some hour on; return the rules that fired."""
     found = set()
-    for minute in range(10, int(hours * 60) + 1, 10):
+    for minute in range(int(since * 60) + 10, int(hours * 60) + 1, 10):
         now = NOON + timedelta(minutes=minute)
         update_spending(hot, now=now)
         found |= {alert.rule for alert in update_cost_alerts(hot, now=now)}
@@ -145,7 +145,7 @@ def test_of_a_model_that_no_one_knows_its_own_first_hours_tell(hot: HotStore) ->
     Run.objects.update(model="our-own")
 
     assert alerts_of(hot, hours=5) == set()
-    assert alerts_of(hot, hours=8) == {"cost_drift"}
+    assert alerts_of(hot, since=5, hours=8) == {"cost_drift"}
     assert Alert.objects.get().evidence["expected_by"] == "own"
 
 

@@ -99,7 +99,7 @@ def found() -> list[tuple[Any, ...]]:
     )
 
 
-@pytest.mark.parametrize("of", [1, 2, 3])
+@pytest.mark.parametrize("of", [1, 3])
 def test_watchers_find_together_what_one_finds(
     hot: HotStore, clock: Clock, simulated: Callable[..., list[Run]], of: int
 ) -> None:
@@ -107,7 +107,7 @@ def test_watchers_find_together_what_one_finds(
     simulated("efa_latency", zone="shared")
     end_s = clock.now_s
 
-    for age_s in range(LENGTH_S - FAULT_AT_S + 40, -1, -5):
+    for age_s in range(LENGTH_S - FAULT_AT_S + 10, -1, -10):
         clock.now_s = end_s - age_s
         hot.gauge("watched_at_s", clock.now_s)
         # The last one to look reconciles.

@@ -14,7 +14,7 @@ from fleet.models import Token
 from telemetry.store.hot import HotStore
 from tests.helpers import NOON
 
-N_THREADS, N_EACH = 16, 40
+N_THREADS, N_EACH = 16, 10
 
 
 def asked_in_a_row(address: str, secret: str) -> Counter[int]:

@@ -3,6 +3,7 @@
 import gc
 import gzip
 import json
+import random
 import time
 import tracemalloc
 import zlib
@@ -96,15 +97,19 @@ def test_broken_gzip_is_a_bad_request(post: Post, packed: bytes) -> None:
     assert (response.status_code, response.json()["field"]) == (400, "body")
 
 
+def quickly_packed(data: bytes) -> bytes:
+    return gzip.compress(data, compresslevel=1)
+
+
 @pytest.mark.parametrize(
     ("encoding", "pack"),
-    [("gzip", gzip.compress), ("zstd", zstandard.compress), ("zstd", streamed)],
+    [("gzip", quickly_packed), ("zstd", zstandard.compress), ("zstd", streamed)],
     ids=["gzip", "zstd", "zstd without a size"],
 )
 def test_a_bomb_is_defused(
     post: Post, hot: HotStore, encoding: str, pack: Callable[[bytes], bytes]
 ) -> None:
-    bomb = pack(b"\0" * 500 * MB)
+    bomb = pack(b"\0" * 200 * MB)
     assert len(bomb) < 3 * MB
 
     began = time.process_time()
@@ -117,7 +122,7 @@ def test_a_bomb_is_defused(
 
 
 def test_little_is_unpacked_of_a_bomb() -> None:
-    bomb = streamed(b"\0" * 500 * MB)
+    bomb = streamed(b"\0" * 200 * MB)
     tracemalloc.start()
     try:
         pieces = unzstd_pieces(bomb)
@@ -127,11 +132,12 @@ def test_little_is_unpacked_of_a_bomb() -> None:
         tracemalloc.stop()
 
 
+NOISE = random.Random(1).randbytes(900_000)
 REFUSED = {
     "plain": (b"{" * 900_000, ""),
     "unknown": (b"x" * 900_000, "br"),
-    "gzip": (gzip.compress(b"") * 45_000 + b"x", "gzip"),
-    "zstd": (zstandard.compress(b"") * 60_000 + b"x", "zstd"),
+    "gzip": (gzip.compress(NOISE, 0) + b"x", "gzip"),
+    "zstd": (zstandard.compress(NOISE) + b"x", "zstd"),
     "snappy": (b"\xff" * 900_000, "snappy"),
 }
 
