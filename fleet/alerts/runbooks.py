@@ -3,8 +3,10 @@
 import posixpath
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
+from textwrap import dedent
 
 from django.conf import settings
 from django.urls import reverse
@@ -33,6 +35,8 @@ BLOCK = re.compile(r"^ *```(\w+)\n(.*?)^ *```(?:\n|\Z)", re.MULTILINE | re.DOTAL
 SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*")
 FIELD = re.compile(r"\{([a-z_]+)\}")
 QUOTED = re.compile(r"`\{([a-z_]+)\}`")
+# What follows the first step of a list.
+NEXT_STEP = re.compile(r"\n+(?=\d+\. |\*\*)")
 
 
 @lru_cache(maxsize=64)
@@ -81,6 +85,27 @@ def steps_now(alert: Alert, *, base_url: str = "") -> str:
     found_in = ((each, title) for each in (rule, alert.rule) for title in titles)
     steps = for_alert(next(filter(None, (section(*each) for each in found_in)), ""), alert)
     return steps.replace("](/", f"]({base_url}/")
+
+
+@dataclass(frozen=True, slots=True)
+class FirstStep:
+    """The first step of a runbook: what to do, as plain text; why, its commands and what follows.
+
+    All but ``act`` are Markdown.
+    """
+
+    act: str
+    why: str = ""
+    commands: str = ""
+    rest: str = ""
+
+
+def first_step(alert: Alert) -> FirstStep:
+    """Read the first step for an alert; empty without any."""
+    first, _, rest = NEXT_STEP.sub("\0", steps_now(alert), count=1).partition("\0")
+    sentences, _, commands = first.removeprefix("1. ").partition("\n\n")
+    act, _, why = sentences.partition(". ")
+    return FirstStep(act.removesuffix(".").replace("`", ""), why, dedent(commands), rest)
 
 
 def runbook_of(alert: Alert) -> str:

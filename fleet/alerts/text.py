@@ -37,6 +37,7 @@ from fleet.alerts.impact import (
 )
 from fleet.alerts.quality import share_text
 from fleet.alerts.record import STEP_NOISE_RATIO, RecordedAlert, recorded
+from fleet.alerts.runbooks import first_step
 from fleet.formatting import (
     counted,
     figure,
@@ -125,6 +126,10 @@ class Loss:
         return steps if self.usd is None else f"{usd(self.usd)}, {steps}"
 
     @property
+    def brief(self) -> str:
+        return self.short.partition(",")[0]
+
+    @property
     def how(self) -> str:
         """How the loss was computed, with every figure that went into it, as plain text."""
         span_s, paused_s = self.cost["span_s"], self.cost.get("paused_s", 0.0)
@@ -175,6 +180,11 @@ class AlertText:
     @cached_property
     def impact(self) -> Impact:
         return impact_of(self.alert)
+
+    @cached_property
+    def act(self) -> str:
+        """The first thing to do, as its runbook says it; empty once it is over."""
+        return first_step(self.alert).act if self.alert.is_open else ""
 
     @cached_property
     def detail(self) -> SafeString:

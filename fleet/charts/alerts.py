@@ -203,9 +203,7 @@ def charts_of(alert: Alert) -> Sequence[AlertChart]:
         charts.append(AlertChart("by-node", "vCPU use by host", "bars", words))
     if evidence.wait_by_worker or alert.rule in WAITED:
         words = PER_STEP
-        if has_late_worker(alert):
-            words = f"{PER_STEP}; all others wait for {alert.node}"
-        elif evidence.is_transferring:
+        if evidence.is_transferring and not has_late_worker(alert):
             words = f"{PER_STEP}; most time is transfer, not waiting for one worker"
         charts.append(AlertChart("workers", "Wait by worker", "bars", words))
     if alert.rule == "allreduce_share":
@@ -256,9 +254,27 @@ def alert_figure(
     else:
         run = alert.run
         figure = run_figure(source, run, chart, window, long_term=long_term) if run else None
+    if isinstance(figure, Chart) and alert.node is not None:
+        nodes = [label.partition("/")[0] for label in figure.labels]
+        if alert.node.name in nodes:
+            place = nodes.index(alert.node.name)
+            figure = replace(figure, culprit=(place, culprit_words(alert, chart)))
     if figure is not None and chart == "phases":
         figure = replace(figure, marks=_usual(alert))
     return replace(figure, shade=[shade_of(alert, now=now)]) if figure else None
+
+
+def culprit_words(alert: Alert, chart: str) -> str:
+    """Say what the bar of a culprit means: of waits and loads it is the shortest."""
+    if chart == "by-node":
+        return "has not joined" if alert.is_open else "never joined"
+    if (
+        chart == "workers"
+        and has_late_worker(alert)
+        and phase_of(alert.cause) not in COMPARED_PHASES
+    ):
+        return f"all others {'wait' if alert.is_open else 'waited'} for it"
+    return "culprit"
 
 
 def _usual(alert: Alert) -> Sequence[Mark]:

@@ -133,6 +133,7 @@ class Chart:
     has_gaps: bool = False  # points are uneven, and gaps are marked by NaN
     stretches: Sequence[SeriesSource] = ()
     places: Sequence[Place | None] = ()  # of the labels
+    culprit: tuple[int, str] | None = None  # which of the labels, and what is said of it
     missing: str = ""  # what the newest value is, where it is NaN; empty: the one before counts
     x_unit: str = ""  # of ``t_s``, where the x axis is no time; ``labels`` then names each point
 
@@ -156,6 +157,7 @@ class Chart:
             "has_gaps": self.has_gaps,
         } | reach_of(self.stretches)
         labels = {"labels": list(self.labels), "places": list(self.places)} if self.labels else {}
+        labels |= {"culprit": list(self.culprit)} if self.culprit else {}
         labels |= {"missing": self.missing} if self.missing else {}
         return answer | labels | ({"x_unit": self.x_unit} if self.x_unit else {})
 

@@ -94,6 +94,14 @@ class HeatGroup:
     n_runs: int = 1
 
     @property
+    def stands_out(self) -> bool:
+        return self.outlier is not None or any(row.alert or row.state for row in self.rows)
+
+    @property
+    def is_drill(self) -> bool:
+        return any(row.alert is not None and row.alert.is_drill for row in self.rows)
+
+    @property
     def finding(self) -> str:
         """Say what stands out, and how far."""
         if self.outlier is None:
@@ -188,7 +196,8 @@ def heat_groups(
         )
 
     groups = [group_of(small)] if small else []
-    return groups + [group_of([each]) for each in by_run if int(each[0]) not in apart]
+    groups += [group_of([each]) for each in by_run if int(each[0]) not in apart]
+    return sorted(groups, key=lambda group: not group.stands_out)
 
 
 def joined(each: Sequence[Compared]) -> Compared:
@@ -329,4 +338,4 @@ def _figures(known: FloatArray) -> tuple[float | None, float | None, float | Non
 def _stem_of(columns: NodeColumns, row: int) -> str:
     roster = columns.roster
     run = roster.run_names.get(int(roster.run[row]), "")
-    return run if run and roster.names[row].startswith(f"{run}-") else ""
+    return f"{run}-" if run and roster.names[row].startswith(f"{run}-") else ""

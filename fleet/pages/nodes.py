@@ -400,6 +400,7 @@ def node_context(name: str) -> dict[str, Any]:
         "timing": timing_of(hot, node.name) if node.source != Node.Source.SIMULATED else None,
         "agent": agent_problems(hot, node),
         "row": NodeRow(summed_up, tuple(alerts)),
+        "is_drill": is_drilled(node, now=now) or any(alert.is_drill for alert in alerts),
         "alerts": texts,
         "headline": node_headline(
             summed_up,
@@ -416,6 +417,14 @@ def node_context(name: str) -> dict[str, Any]:
         "unmeasured": unmeasured_of(node, last),
         "as_of": datetime.fromtimestamp(block.tick, UTC) if block else None,
     }
+
+
+def is_drilled(node: Node, *, now: datetime) -> bool:
+    """Whether a drill runs now on a simulated node, or on all nodes of its run."""
+    if node.source != Node.Source.SIMULATED or node.run is None:
+        return False
+    begun = node.run.injected_faults.filter(starts_at__lte=now, ends_at__gt=now)
+    return begun.filter(Q(node=node) | Q(node=None)).exclude(injected_by="").exists()
 
 
 # The requests of samples that the page of a node lists.

@@ -6,9 +6,7 @@ from collections import Counter
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from html import unescape
 from itertools import pairwise, takewhile
-from textwrap import dedent
 
 from django.conf import settings
 from django.contrib import messages
@@ -16,7 +14,7 @@ from django.db.models import Count, Max, Q
 from django.http import Http404, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.html import escape, strip_tags
+from django.utils.html import escape
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_http_methods, require_safe
 from markdown_it import MarkdownIt
@@ -26,7 +24,7 @@ from redis.exceptions import RedisError
 from fleet.access.roles import requires
 from fleet.alerts.evaluate import rule_failures
 from fleet.alerts.quality import RECENT, YEAR, Quality, limits_now, quality, quality_by_rule
-from fleet.alerts.runbooks import PLACES, checks_first, filled, runbook_of, steps_now
+from fleet.alerts.runbooks import PLACES, checks_first, filled, first_step
 from fleet.alerts.runbooks import document as read_document
 from fleet.alerts.watch_monitor import last_evaluation
 from fleet.formatting import counted
@@ -213,8 +211,7 @@ def _table(
 MARKDOWN.add_render_rule("table_open", _table)
 MARKDOWN.add_render_rule("table_close", lambda *_: "</table></div>\n")
 
-# What follows the first step of a list, and the id of commands that can be copied.
-NEXT_STEP = re.compile(r"\n+(?=\d+\. |\*\*)")
+# The id of commands that can be copied.
 COPIED = re.compile(r'data-copies="([^"]+)"')
 # What GitHub leaves out of the id of a heading.
 NOT_IN_ID = re.compile(r"[^\w\- ]")
@@ -292,25 +289,19 @@ class DoNow:
     commands: SafeString
     copies: str
     rest: SafeString
-    runbook: str
 
 
 def do_now(alert: Alert) -> DoNow | None:
     """Read the steps of an alert's runbook; None without any."""
-    first, _, rest = NEXT_STEP.sub("\0", steps_now(alert), count=1).partition("\0")
-    sentences, _, commands = first.removeprefix("1. ").partition("\n\n")
-    act, _, why = sentences.partition(". ")
-    if not act:
+    step = first_step(alert)
+    if not step.act:
         return None
-    # It is the text of a button, which holds no link.
-    words = unescape(strip_tags(MARKDOWN.renderInline(act.removesuffix("."))))
-    shown = SafeString(MARKDOWN.render(dedent(commands)))
+    shown = SafeString(MARKDOWN.render(step.commands))
     found = COPIED.search(shown)
     return DoNow(
-        act=words,
-        why=SafeString(MARKDOWN.renderInline(why)),
+        act=step.act,
+        why=SafeString(MARKDOWN.renderInline(step.why)),
         commands=shown,
         copies=found[1] if found else "",
-        rest=SafeString(MARKDOWN.render(rest)),
-        runbook=runbook_of(alert),
+        rest=SafeString(MARKDOWN.render(step.rest)),
     )

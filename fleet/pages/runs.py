@@ -248,6 +248,7 @@ def run_context(name: str, *, is_whole: bool = False) -> dict[str, Any]:
     newest = summary.last_step_at_s
     state = state_of(hot, run.name) if run.is_reported and summary.is_stale else None
     rows = rows_of(hot, run.nodes.order_by("rank", "name"), now=now)
+    drills = drills_of(run, now=now)
     return (
         {
             "run": run,
@@ -270,7 +271,8 @@ def run_context(name: str, *, is_whole: bool = False) -> dict[str, Any]:
             # Compared when a template asks for it.
             "groups": partial(run_heat, hot, run, alerts, now=now),
             "n_resolved": run.alerts.exclude(resolved_at=None).count(),
-            "drills": drills_of(run, now=now),
+            "drills": drills,
+            "is_drill": any(drill.is_running and drill.has_begun for drill in drills),
             "rows": worst_rows(rows),
             "n_found": len(rows),
             # All of them, by name and shard.

@@ -413,9 +413,12 @@ def fleet_now(
     alerts: Sequence[Alert],
 ) -> FleetNow:
     unowned = sorted(
-        (alert for alert in alerts if alert.acknowledged_at is None), key=lambda one: one.fired_at
+        (alert for alert in alerts if alert.acknowledged_at is None), key=lambda one: one.onset_at
     )
     active = [now for now in runs if now.run.finished_at is None]
+    training = [now for now in active if now.state == Run.Phase.TRAINING]
+    # No step ends, whether or not an alert says that the run stands still.
+    standing = [now for now in training if now.is_stale and not nodes.is_in_pause]
     compiling = [now.run for now in active if now.state == Run.Phase.COMPILING]
     alive = [now for now in active if now.tokens_per_s is not None and not now.is_stale]
     is_known = not (nodes.is_in_pause and any(now.is_stale for now in active))
@@ -432,8 +435,8 @@ def fleet_now(
         n_unacknowledged=len(unowned),
         n_acknowledged=len(alerts) - len(unowned),
         oldest_unowned=unowned[0] if unowned else None,
-        n_training=sum(now.state == Run.Phase.TRAINING for now in active),
-        n_standing=sum(bool(now.standstill) for now in active),
+        n_training=len(training) - len(standing),
+        n_standing=len(standing) + sum(bool(now.standstill) for now in active),
         n_compiling=len(compiling),
         compiling=compiling[0] if compiling else None,
         worst=max(alive, key=lambda now: now.share_ratio or 0.0, default=None),

@@ -46,7 +46,6 @@ from fleet.trials.verdict import (
 from telemetry.catalog import age_note
 from telemetry.statistics.bootstrap import MEASURED_RUNS, RUN_CV
 from telemetry.statistics.verdicts import MARGIN_RATIO, TrialWord
-from telemetry.units import TOKENS_PER_MTOK
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,8 @@ class ClaimBand:
 
     left: str
     width: str
-    claim: VendorClaim
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +195,9 @@ def comparison_rows(candidate: Candidate, verdict: Verdict) -> list[ComparisonRo
         rows.append(replace(row, label=label, why_none=why_none))
     listed_measures = {listed.comparison.measure for listed in verdict.at_list_prices}
     for comparison in candidate.comparisons:
+        # The inverse of the cost would show one saving with two signs.
+        if comparison.measure == "tokens_per_usd":
+            continue
         row = comparison_row(comparison)
         as_paid = ", as priced" if comparison.measure in listed_measures else ""
         why_none = verdict.why_none(comparison.measure)
@@ -242,8 +245,8 @@ def one_time_costs(baseline: ArmFigures, candidate: ArmFigures) -> list[OneTimeC
     return rows
 
 
-# More is better in each: right of zero favours the candidate.
-CHARTED = ("tokens_per_usd", "tokens_per_s")
+# The same figures, and signs, as the answer has.
+CHARTED = ("usd_per_mtok", "tokens_per_s")
 TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
 MOST_TICKS = 6
 MARGIN = 0.08
@@ -252,48 +255,39 @@ MARGIN = 0.08
 def interval_chart(
     candidate: Candidate, claim: VendorClaim | None, verdict: Verdict | None = None
 ) -> IntervalChart | None:
-    """Draw a candidate's measures of which more is better; None where there is none.
+    """Draw a candidate's cost per token and its pace; None where there is none.
 
     List prices are drawn only where the prices paid are of different kinds or unknown, or where
-    list prices contradict them. A claim about tokens per dollar is drawn only where the prices
-    are of one kind. Without a verdict they are taken to be.
+    list prices contradict them. A claim about tokens per dollar is drawn as the cost per token
+    that it means, only where the prices are of one kind. Without a verdict they are taken to be.
     """
     is_unlike = verdict is not None and verdict.has_unlike_kinds
     # Each row, and whether the claim applies to it.
     charted: list[tuple[ComparisonRow, bool]] = []
     if verdict and (verdict.paid is None or is_unlike or verdict.contradicting):
         for listed in verdict.at_list_prices:
-            shown = listed.comparison
-            inverse = Comparison(
-                measure="tokens_per_usd",
-                baseline=TOKENS_PER_MTOK / shown.baseline,
-                candidate=TOKENS_PER_MTOK / shown.candidate,
-                ratio=1 / (1 + shown.ratio) - 1,
-                low=None if shown.high is None else 1 / (1 + shown.high) - 1,
-                high=None if shown.low is None else 1 / (1 + shown.low) - 1,
-                word=shown.word,
-                n_more_steps=shown.n_more_steps,
-            )
-            row = comparison_row(inverse)
+            row = comparison_row(listed.comparison)
             charted.append((replace(row, label=f"{row.label}, {listed.kind} prices"), True))
     for name in CHARTED:
         if (comparison := candidate.get(name)) is None:
             continue
         row = comparison_row(comparison)
-        is_priced = name == "tokens_per_usd"
+        is_priced = name == "usd_per_mtok"
         if is_priced and is_unlike:
             row = replace(row, label=f"{row.label}, as priced")
         charted.append((row, is_priced and not is_unlike))
     if not charted:
         return None
     claim = claim if any(has_band for _, has_band in charted) else None
-    axis = _Axis([row.comparison for row, _ in charted], claim)
+    # So much fewer dollars per token are so many more tokens per dollar.
+    claimed = (1 / (1 + claim.high) - 1, 1 / (1 + claim.low) - 1) if claim else ()
+    axis = _Axis([row.comparison for row, _ in charted], claimed)
     lines = []
     for row, has_band in charted:
         shown, band = row.comparison, None
-        if claim and has_band:
-            width = (claim.high - claim.low) / axis.length * 100
-            band = ClaimBand(axis.place(claim.low), f"{width:.2f}", claim)
+        if claimed and has_band:
+            width = (claimed[1] - claimed[0]) / axis.length * 100
+            band = ClaimBand(axis.place(claimed[0]), f"{width:.2f}", *claimed)
         low, high = (shown.ratio if end is None else end for end in (shown.low, shown.high))
         at, left, right = (axis.place(value) for value in (shown.ratio, low, high))
         lines.append(IntervalLine(row, at, left, right, band))
@@ -304,8 +298,8 @@ def interval_chart(
 class _Axis:
     """An axis that extends a little beyond everything it shows."""
 
-    def __init__(self, shown: Sequence[Comparison], claim: VendorClaim | None) -> None:
-        ends = [0.0, *((claim.low, claim.high) if claim else ())]
+    def __init__(self, shown: Sequence[Comparison], claimed: Sequence[float]) -> None:
+        ends = [0.0, *claimed]
         for each in shown:
             ends += [end for end in (each.ratio, each.low, each.high) if end is not None]
         margin = MARGIN * (max(ends) - min(ends)) or 0.01

@@ -82,18 +82,20 @@ function bars(data, chart) {
   const sums = x.map((i) => series.reduce((sum, { values }) => sum + (values[i] ?? 0), 0));
   const short = withoutCommonStart(labels);
   const options = common(data, [barPaint(data), limitPaint(data), pointer(chart, { title: (i) => labels[i], place: (i) => places[i] })]);
-  options.scales = { x: { time: false, range: [-0.6, labels.length - 0.4] }, y: { range: () => floorAtZero(0, Math.max(...sums) * 1.06) } };
+  options.scales = { x: { time: false, range: [-0.6, labels.length - 0.4] }, y: { range: () => floorAtZero(0, Math.max(...sums) * (data.culprit ? 1.2 : 1.06), data.culprit) } };
   options.series = [{}, ...series.map(({ label }) => ({ label, paths: () => null, points: { show: false } }))];
-  options.axes[0].splits = (u) => every(labels.length, u.width, Math.max(...short.map((s) => s.length)));
+  options.axes[0].splits = (u) => every(labels.length, u.width, Math.max(...short.map((s) => s.length)), data.culprit?.[0]);
   options.axes[0].values = (u, splits) => splits.map((i) => short[i] ?? "");
   options.axes[0].grid = { show: false };
   options.cursor = { drag: { x: false, y: false }, points: { show: false }, x: false, y: false };
   return { options, data: [x, ...series.map((one) => one.values)], span: 900, isEven: false };
 }
 
-function every(n, width, letters) {
+// Every so many of n labels, and always the one that is ``wanted``.
+function every(n, width, letters, wanted = 0) {
   const by = Math.max(1, Math.ceil((n * (letters * 7 + 10)) / Math.max(width - Y_AXIS, 60)));
-  return Array.from({ length: Math.ceil(n / by) }, (_, i) => i * by);
+  const first = wanted % by;
+  return Array.from({ length: Math.ceil((n - first) / by) }, (_, i) => first + i * by);
 }
 
 function withoutCommonStart(labels) {

@@ -15,9 +15,9 @@ function within(u, paint) {
 }
 
 // Words on a chart stand out from the lines below them.
-function write(ctx, text, x, y) {
+function write(ctx, text, x, y, isBold = false) {
   ctx.save();
-  ctx.font = font();
+  ctx.font = isBold ? `600 ${font()}` : font();
   ctx.strokeStyle = css("--panel");
   ctx.lineWidth = 3 * devicePixelRatio;
   ctx.lineJoin = "round";
@@ -141,24 +141,41 @@ function nameCut(u, ctx, edges, sums, down) {
   });
 }
 
-/** One bar per label, its parts on top of each other, its sum above where there is room. */
-export function barPaint({ labels, series, unit }) {
+/** One bar per label, its parts on top of each other, its sum above where there is room; the culprit stands out. */
+export function barPaint({ labels, series, unit, culprit }) {
   const draw = (u) => within(u, (ctx, bbox) => {
     const width = (bbox.width / labels.length) * 0.74;
     const floor = labels.map(() => 0);
+    if (culprit) mark(u, ctx, bbox, width, culprit);
     series.forEach(({ role, values }, k) => {
       ctx.fillStyle = fillOf(ctx, role, k);
       values.forEach((value, i) => {
         if (!value) return;
         const bottom = u.valToPos(floor[i], "y", true);
         const top = u.valToPos(floor[i] + value, "y", true);
+        ctx.globalAlpha = culprit && i !== culprit[0] ? 0.5 : 1;
         ctx.fillRect(u.valToPos(i, "x", true) - width / 2, top, width, bottom - top);
         floor[i] += value;
       });
     });
+    ctx.globalAlpha = 1;
     sums(u, ctx, floor, width, unit);
   });
   return { hooks: { draw } };
+}
+
+// A band behind the bar of a culprit, which is often the shortest, and words above it.
+function mark(u, ctx, bbox, width, [place, words]) {
+  const x = u.valToPos(place, "x", true);
+  const px = devicePixelRatio;
+  ctx.fillStyle = faded(css("--bad"), 0.16);
+  ctx.fillRect(x - width / 2, bbox.top, width, bbox.height);
+  ctx.fillStyle = css("--bad");
+  ctx.fillRect(x - width / 2, bbox.top, width, 3 * px);
+  ctx.font = `600 ${font()}`;
+  const half = ctx.measureText(words).width / 2 + 4 * px;
+  ctx.textAlign = "center";
+  write(ctx, words, Math.min(Math.max(x, bbox.left + half), bbox.left + bbox.width - half), bbox.top + 16 * px, true);
 }
 
 function sums(u, ctx, totals, width, unit) {
