@@ -203,7 +203,11 @@ def charts_of(alert: Alert) -> Sequence[AlertChart]:
         charts.append(AlertChart("by-node", "vCPU use by host", "bars", words))
     if evidence.wait_by_worker or alert.rule in WAITED:
         words = PER_STEP
-        if evidence.is_transferring and not has_late_worker(alert):
+        if has_late_worker(alert):
+            words = (
+                f"{PER_STEP}; all others {'wait' if alert.is_open else 'waited'} for {alert.node}"
+            )
+        elif evidence.is_transferring:
             words = f"{PER_STEP}; most time is transfer, not waiting for one worker"
         charts.append(AlertChart("workers", "Wait by worker", "bars", words))
     if alert.rule == "allreduce_share":

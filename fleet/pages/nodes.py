@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from django.contrib import messages
 from django.core.paginator import Page, Paginator
-from django.db.models import Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
@@ -31,7 +31,7 @@ from fleet.charts.windows import Window
 from fleet.costs.problem_nodes import problem_nodes
 from fleet.ingest.nodes import timing_of
 from fleet.ingest.samples import UNDER_WAY, refusal_of
-from fleet.models import Alert, Node, Run, SampleRequest
+from fleet.models import Alert, InjectedFault, Node, Run, SampleRequest
 from fleet.models.node import address
 from fleet.pages.frozen import frozen_node, window_context
 from fleet.pages.render import Filter, HtmxRequest, period_days, render_page, with_page
@@ -380,7 +380,8 @@ def problem_node_list(request: HtmxRequest) -> HttpResponse:
 
 def node_context(name: str) -> dict[str, Any]:
     now, hot = timezone.now(), hot_store()
-    node = get_object_or_404(Node.objects.select_related("run"), name=name)
+    nodes = Node.objects.select_related("run").annotate(is_drilled=Exists(drills_on_nodes(now)))
+    node = get_object_or_404(nodes, name=name)
     of_run = Q(run=node.run_id) if node.run_id else Q()
     open_alerts = Alert.objects.open().filter(Q(node=node) | ~Q(parts=[]) | of_run)
     open_alerts = open_alerts.worst_first().select_related("run", "node")
@@ -400,7 +401,7 @@ def node_context(name: str) -> dict[str, Any]:
         "timing": timing_of(hot, node.name) if node.source != Node.Source.SIMULATED else None,
         "agent": agent_problems(hot, node),
         "row": NodeRow(summed_up, tuple(alerts)),
-        "is_drill": is_drilled(node, now=now) or any(alert.is_drill for alert in alerts),
+        "is_drill": node.is_drilled or any(alert.is_drill for alert in alerts),
         "alerts": texts,
         "headline": node_headline(
             summed_up,
@@ -419,12 +420,11 @@ def node_context(name: str) -> dict[str, Any]:
     }
 
 
-def is_drilled(node: Node, *, now: datetime) -> bool:
-    """Whether a drill runs now on a simulated node, or on all nodes of its run."""
-    if node.source != Node.Source.SIMULATED or node.run is None:
-        return False
-    begun = node.run.injected_faults.filter(starts_at__lte=now, ends_at__gt=now)
-    return begun.filter(Q(node=node) | Q(node=None)).exclude(injected_by="").exists()
+def drills_on_nodes(now: datetime) -> QuerySet[InjectedFault]:
+    """Select the drills that run now on a node of an outer query, or on all of its run."""
+    of_node = Q(node=OuterRef("pk")) | Q(node=None, run=OuterRef("run"))
+    running = InjectedFault.objects.filter(of_node, starts_at__lte=now, ends_at__gt=now)
+    return running.exclude(injected_by="")
 
 
 # The requests of samples that the page of a node lists.

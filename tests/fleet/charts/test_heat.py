@@ -92,7 +92,7 @@ def test_a_name_is_distinguished_from_its_run_that_stands_above(
 
     [group] = groups_of(hot)
 
-    assert (group.rows[0].stem, group.rows[0].tail) == (run.name, "-07")
+    assert (group.rows[0].stem, group.rows[0].tail) == (f"{run.name}-", "07")
 
 
 def test_the_part_that_stands_out_has_the_strongest_colour_and_the_first_row(

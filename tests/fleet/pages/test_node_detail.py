@@ -40,16 +40,19 @@ def test_it_shows_the_alert_that_accuses_it(page: Page, alert: Alert) -> None:
 def test_it_begins_with_the_chart_of_its_alert_and_the_finding(page: Page, alert: Alert) -> None:
     text = page("/nodes/limping/")
 
-    tile, lead, heat = (text.index(part) for part in ("finding-tile", "lead-chart", 'id="map"'))
+    tile, lead, heat = (
+        text.index(part) for part in (f'id="alert-{alert.pk}"', "lead-chart", 'id="map"')
+    )
     assert tile < lead < heat < text.index('id="vitals"')
     assert f'href="/alerts/{alert.pk}/">' in text[tile:lead]
+    assert "Restart the run without limping." in text[tile:lead]
 
 
 def test_of_a_time_before_its_alert_it_begins_with_the_map(page: Page, alert: Alert) -> None:
     onset_s = int(alert.onset_at.timestamp())
     before = page(f"/nodes/limping/?from={onset_s - 7200}&to={onset_s - 3600}")
 
-    assert "finding-tile" not in before
+    assert "lead-chart" not in before
     assert 'id="map"' in before
 
 

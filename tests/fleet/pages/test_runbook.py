@@ -87,7 +87,7 @@ def test_a_wide_table_scrolls_by_itself(client: Client, db: None) -> None:
 @pytest.mark.parametrize(
     ("rule", "cause", "has_run", "words", "not_said"),
     [
-        ("hang", "workers_ended", True, "See whether the job still exists", "py-spy"),
+        ("hang", "workers_ended", True, "Resume the job", "py-spy"),
         ("hang", "reports_refused", True, "names the field that is refused", "py-spy"),
         ("device_missing", "device_missing", False, "no job starts", "Restart the run"),
         ("device_missing", "device_missing", True, "Restart the run", "no job starts"),

@@ -7,7 +7,7 @@ from fleet.trials.text import IntervalChart, interval_chart
 
 
 def candidate(ratio: float, low: float | None, high: float | None) -> Candidate:
-    found = Comparison("tokens_per_usd", 1.0, 1.0 + ratio, ratio, low, high, "better", 0)
+    found = Comparison("usd_per_mtok", 1.0, 1.0 + ratio, ratio, low, high, "better", 0)
     return Candidate("trn2", "vit-trn2", (found,))
 
 
@@ -20,22 +20,23 @@ def drawn(*arguments: float | None, is_claimed: bool = True) -> IntervalChart:
 
 
 def test_everything_stands_on_one_axis_with_a_margin() -> None:
-    # From none to the claim's 40 %, and 8 % of that on either side: 46.4 points in all.
-    found = drawn(0.2, 0.1, 0.3)
+    # From -30 % to none, and 8 % of that on either side: 34.8 points in all.
+    found = drawn(-0.2, -0.3, -0.1)
     line = found.lines[0]
 
-    assert float(found.zero) == pytest.approx(3.2 / 46.4 * 100, abs=0.01)
-    assert float(line.at) == pytest.approx(23.2 / 46.4 * 100, abs=0.01)
-    assert float(line.left) == pytest.approx(13.2 / 46.4 * 100, abs=0.01)
-    assert float(line.right) == pytest.approx(33.2 / 46.4 * 100, abs=0.01)
+    assert float(found.zero) == pytest.approx(32.4 / 34.8 * 100, abs=0.01)
+    assert float(line.at) == pytest.approx(12.4 / 34.8 * 100, abs=0.01)
+    assert float(line.left) == pytest.approx(2.4 / 34.8 * 100, abs=0.01)
+    assert float(line.right) == pytest.approx(22.4 / 34.8 * 100, abs=0.01)
+    # 30 to 40 % more tokens per dollar are 1 / 1.3 to 1 / 1.4 of the cost per token.
     assert line.band is not None
-    assert float(line.band.left) == pytest.approx(33.2 / 46.4 * 100, abs=0.01)
-    assert float(line.band.width) == pytest.approx(10 / 46.4 * 100, abs=0.01)
+    assert float(line.band.left) == pytest.approx((32.4 - 100 + 100 / 1.4) / 34.8 * 100, abs=0.01)
+    assert float(line.band.width) == pytest.approx((1 / 1.3 - 1 / 1.4) / 0.348 * 100, abs=0.01)
 
 
 def test_ticks_are_round_and_few() -> None:
-    assert [round(at, 3) for _, at in drawn(0.2, 0.1, 0.3).ticks] == [0, 0.1, 0.2, 0.3, 0.4]
-    assert [round(at, 3) for _, at in drawn(-0.9, -1.0, -0.8).ticks] == [-1, -0.5, 0, 0.5]
+    assert [round(at, 3) for _, at in drawn(-0.2, -0.3, -0.1).ticks] == [-0.3, -0.2, -0.1, 0]
+    assert [round(at, 3) for _, at in drawn(0.9, 0.8, 1.0).ticks] == [-0.25, 0, 0.25, 0.5, 0.75, 1]
 
 
 def test_without_an_interval_there_is_a_point() -> None:

@@ -284,12 +284,11 @@ def test_the_claim_is_drawn_at_equal_kinds_alone() -> None:
 
     assert found is not None
     assert [(line.row.label, line.band is not None) for line in found.lines] == [
-        ("tokens per dollar, capacity block prices", True),
-        ("tokens per dollar, as priced", False),
+        ("$ per 1M tokens, capacity block prices", True),
+        ("$ per 1M tokens, as priced", False),
         ("tokens per second", False),
     ]
-    # 1 / 1.0697 of the tokens per dollar.
-    assert found.lines[0].row.comparison.ratio == pytest.approx(-0.0651, abs=1e-4)
+    assert found.lines[0].row.comparison.ratio == pytest.approx(0.0697, abs=1e-4)
 
 
 def test_the_newest_list_price_of_a_kind_counts_and_several_are_a_range() -> None:
