@@ -401,7 +401,7 @@ def node_context(name: str) -> dict[str, Any]:
         "timing": timing_of(hot, node.name) if node.source != Node.Source.SIMULATED else None,
         "agent": agent_problems(hot, node),
         "row": NodeRow(summed_up, tuple(alerts)),
-        "is_drill": node.is_drilled or any(alert.is_drill for alert in alerts),
+        "is_drill": vars(node)["is_drilled"] or any(alert.is_drill for alert in alerts),
         "alerts": texts,
         "headline": node_headline(
             summed_up,

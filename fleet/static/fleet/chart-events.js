@@ -60,10 +60,13 @@ export function eventsPaint({ events = [], shade = [] }) {
       line(ctx, css(ink), [1, 3], [x, baseline + 4 * px], [x, bbox.top + bbox.height]);
       ctx.textAlign = "center";
       write(ctx, glyph, x, baseline);
-      const text = length > 1 ? `${length}` : hasRoom ? shortened(lead[1]) : "";
-      const width = ctx.measureText(text).width + 14 * px;
       const end = i + 1 < all.length ? bbox.left + all[i + 1].x * px - 8 * px : bbox.left + bbox.width;
-      if (!text || (length === 1 && x + width > end)) return;
+      const widthOf = (words) => ctx.measureText(words).width + 14 * px;
+      // All its words, else its kind: a glyph alone says little.
+      const fits = [...(hasRoom ? [shortened(lead[1])] : []), lead[2]].find((words) => x + widthOf(words) <= end);
+      const text = length > 1 ? `${length}` : fits;
+      if (!text) return;
+      const width = widthOf(text);
       const isCut = x + width > bbox.left + bbox.width;
       ctx.textAlign = isCut ? "right" : "left";
       write(ctx, text, x + (isCut ? -8 : 8) * px, baseline);
