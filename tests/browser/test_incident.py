@@ -58,7 +58,7 @@ def test_verdict_buttons_step_and_chart_need_no_scrolling_and_the_rest_one_tap(
     on_call: Page, fleet: str, alert: Alert
 ) -> None:
     on_call.goto(f"{fleet}{alert.get_absolute_url()}")
-    for part in ("h1.verdict", "#story .sentence", "#now .primary", "#bar button"):
+    for part in ("h1.verdict", "#story .sentence", "#now .act", "#bar button"):
         assert is_visible(on_call, part)
     on_call.set_viewport_size({"width": 360, "height": 740})
     chart = on_call.locator("figure.chart .chart-body").first.bounding_box()
