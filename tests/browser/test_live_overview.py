@@ -16,7 +16,7 @@ STATE = "#clock"
 
 
 def test_the_overview_changes_without_reload_within_three_seconds(page: Page, fleet: str) -> None:
-    page.goto(fleet)
+    page.goto(f"{fleet}/?signal=utilization")
     expect(page).to_have_title(re.compile(r"^\(1\) "), timeout=WITHIN_MS)
     expect(page.locator("#firing-count")).to_have_text("1")
     expect(page.locator(STATE)).to_have_attribute("data-state", "live", timeout=WITHIN_MS)
@@ -132,7 +132,7 @@ def test_without_javascript_the_page_reads_all_the_same(
     browser = page.context.browser
     assert browser is not None
     plain = browser.new_context(java_script_enabled=False).new_page()
-    plain.goto(fleet)
+    plain.goto(f"{fleet}/?signal=utilization")
 
     expect(plain.locator("#strip")).to_contain_text("1 unacknowledged")
     expect(plain.locator("#heat-steady .mean")).to_have_text(re.compile(r"\d+"))
