@@ -20,7 +20,7 @@ from redis import Redis, exceptions
 
 from telemetry.blocks import Block
 from telemetry.store.commits import ClockChange, HotStore, block_parts, raw
-from telemetry.store.connection import TICKS, Command, StoreUnavailable, impatient
+from telemetry.store.connection import TICKS, Command, StoreUnavailable, impatient, patient
 from telemetry.store.placement import place_of, store_name
 from telemetry.store.reading import Missing, Packed, Totals
 
@@ -320,7 +320,7 @@ def open_store(
     url: str, *others: str, keep_s: int = 900, within_s: float | None = None
 ) -> HotStore:
     """Return the store of one address or more; the first one must answer ``within_s``."""
-    redis = Redis.from_url(url) if within_s is None else impatient(url, within_s=within_s)
+    redis = patient(url) if within_s is None else impatient(url, within_s=within_s)
     if others:
         return ShardedStore(redis, (url, *others), keep_s=keep_s)
     return HotStore(redis, keep_s=keep_s)
