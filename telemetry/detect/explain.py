@@ -75,6 +75,10 @@ class Explanation:
     def place(self) -> Place:
         return self.cause, self.node, self.part
 
+    def moved(self, rows: Mapping[int | None, int | None]) -> "Explanation":
+        """Return the same at the new row of its node."""
+        return replace(self, node=rows[self.node])
+
 
 def at_place(effects: Effects, node: int | None) -> Seen:
     """Return size, error and part of each quantity at a node; the part that stands out most.

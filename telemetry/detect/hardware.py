@@ -235,6 +235,11 @@ class Parts:
     def block_s(self) -> int:
         return max(BLOCK_S, self._every_s)
 
+    def is_of(self, inputs: DetectionInput) -> bool:
+        """Whether these are the nodes of the run, each with as many cores a device."""
+        per_device = max(1, inputs.cores_per_device)
+        return (self.nodes, self._per_device) == (inputs.nodes, per_device)
+
     def is_stale(self, now_s: float) -> bool:
         """Whether more seconds were missed than are kept: another worker has gone on."""
         return bool(self.nodes) and self._at_s > 0 and now_s - self._at_s > FORGET_S

@@ -9,7 +9,7 @@
    others explain, and its own effects are over.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -66,7 +66,7 @@ from telemetry.detect.rules import RULES
 from telemetry.detect.shares import SHARE, Shares, find_share
 from telemetry.detect.shifts import Effect, Effects, Shift
 from telemetry.detect.standstill import OLDEST_S
-from telemetry.detect.steps import QUICK, RUN, Baseline, Steps
+from telemetry.detect.steps import QUICK, RUN, WORKER, Baseline, Steps
 from telemetry.statistics.peers import lower_median, mean
 from telemetry.steps import StepBatch
 
@@ -74,6 +74,8 @@ from telemetry.steps import StepBatch
 MEMORY, MOMENTS, TRAFFIC_ERROR = "hbm_bandwidth_bytes_per_s", 20, 0.04
 # Setting: half of a change is none any more.
 HALF = RULES["step_slow"].limits["half_ratio"]
+# New row of each row that is still there; of the run as a whole, None, always.
+Rows = Mapping[int | None, int | None]
 # At most so many problems that begin together: a rack of nodes behind one switch.
 MOST_AT_ONCE = 16
 
@@ -100,6 +102,20 @@ class Tracked:
     @property
     def strength(self) -> float:
         return self.shift.nats / self.shift.level_nats
+
+    def follow(self, rows: Rows, workers: Rows) -> bool:
+        """Follow nodes and workers to their new rows; False if one of the problem has left."""
+        shift, found = self.shift, self.explanation
+        of_shift = workers if shift.quantity in WORKER else rows
+        if shift.quantity != "stage" and shift.node is not None:
+            if shift.node not in of_shift:
+                return False
+            self.shift = replace(shift, node=of_shift[shift.node])
+        beside = [each for each in self.beside.values() if each.node in rows]
+        self.beside = {each.place: each for each in (e.moved(rows) for e in beside)}
+        if found.node in rows:
+            self.explanation, self.effects = found.moved(rows), {}
+        return found.node in rows
 
     def note(self, of_steps: Effects) -> None:
         """Note what steps show now, where it is believed to be."""
@@ -156,14 +172,8 @@ class RunWatch:
     """Fold over one run, and the problems that are open in it."""
 
     def __init__(self, inputs: DetectionInput) -> None:
-        of_steps, of_parts = false_per_year(inputs)
-        self.steps = Steps(n_stages=inputs.n_stages, false_per_year=of_steps)
-        self.parts = Parts(
-            inputs.nodes,
-            cores_per_device=inputs.cores_per_device,
-            report_every_s=inputs.report_every_s,
-            false_per_year=of_parts,
-        )
+        self.steps = Steps(n_stages=inputs.n_stages, false_per_year=false_per_year(inputs)[0])
+        self.parts = _parts(inputs)
         self.shares = Shares()
         self.problems: list[Tracked] = []
         # The same as findings show them, and what could be found in the run.
@@ -193,10 +203,17 @@ class RunWatch:
         of_steps, self.parts.false_per_year = false_per_year(inputs)
         self.steps.accept(of_steps)
         self.steps.is_calm = not self.problems
-        plan = self.steps.plan
+        plan, parts = self.steps.plan, self.parts
         is_new = self.steps.update(inputs.steps, inputs.now_s, earlier=inputs.earlier)
         if is_new:
             self._limits = None
+        if not parts.is_of(inputs):
+            # Peers are other ones: what hardware showed among those before says nothing of them.
+            self.parts = _parts(inputs)
+        if self.steps.plan is not plan or self.parts is not parts:
+            rows = _rows(parts.nodes, inputs.nodes)
+            workers = _rows(*(each.workers if each else () for each in (plan, self.steps.plan)))
+            self.problems = [each for each in self.problems if each.follow(rows, workers)]
         if self.steps.plan is not plan:
             # What was usual was usual of other work.
             for problem in self.problems:
@@ -272,7 +289,7 @@ class RunWatch:
         if shift.node is None or shift.quantity == "stage":
             return None
         plan = self.steps.plan
-        if shift.quantity in ("own", "own_input") and plan is not None:
+        if shift.quantity in WORKER and plan is not None:
             name = inputs.node_of(plan.workers[shift.node])
             return inputs.row_of[name] if name is not None else None
         return shift.node
@@ -409,6 +426,22 @@ class RunWatch:
                     size[node], error[node] = effect.size[latest], effect.error[latest]
                 found[quantity] = type(effect)(size, error)
         return found
+
+
+def _parts(inputs: DetectionInput) -> Parts:
+    return Parts(
+        inputs.nodes,
+        cores_per_device=inputs.cores_per_device,
+        report_every_s=inputs.report_every_s,
+        false_per_year=false_per_year(inputs)[1],
+    )
+
+
+def _rows(before: Sequence[str], now: Sequence[str]) -> Rows:
+    """Return the new row of each name that is still there."""
+    row_of = {name: row for row, name in enumerate(now)}
+    rows = {row: row_of[name] for row, name in enumerate(before) if name in row_of}
+    return {None: None, **rows}
 
 
 def _own_of_cores(core: Effect, device: Effect) -> Effect:

@@ -1,12 +1,14 @@
 """Simulated faults, end to end: each is found in a few steps, then its cause and its culprit."""
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
-from telemetry.detect import Finding
+from telemetry.detect import Finding, find
 from telemetry.detect.causes import CLASS_OF, UNKNOWN
 from telemetry.detect.hardware import BLOCK_S
 from telemetry.simulate.plan import Fault
@@ -231,6 +233,34 @@ def test_the_first_of_two_problems_ends_while_the_other_keeps_steps_long() -> No
     over_s = next(s for s, nodes in said if s > ended_s and "run-02" not in nodes)
     assert over_s <= ended_s + 2 * 60
     assert all(nodes == {"run-05"} for s, nodes in said if s >= over_s)
+
+
+@pytest.mark.parametrize(("kind", "magnitude"), [("slow_core", 1.5), ("efa_latency", 6.0)])
+@pytest.mark.parametrize("joins_s", [60, START_S + 60])
+def test_a_node_that_joins_later_moves_no_finding_to_another_node(
+    kind: str, magnitude: float, joins_s: int
+) -> None:
+    recording = record("trn2", duration_s=300, faults=[fault_of(kind, magnitude)])
+    said = [(s, {f.node for f in each}) for s, each in watch_joining("run-00", recording, joins_s)]
+    assert {node for _, nodes in said for node in nodes} <= {"run-02", None}
+    assert all("run-02" in nodes for s, nodes in said if s >= START_S + LOOK_ON_S)
+
+
+def test_a_slow_node_that_joins_later_is_named() -> None:
+    recording = record("trn2", duration_s=300, faults=[fault_of("efa_latency", 6.0)])
+    found = [f for s, each in watch_joining("run-02", recording, 60) for f in each if s >= 250]
+    assert {(f.cause, f.node, f.device) for f in found} == {("efa_latency", "run-02", 5)}
+
+
+def watch_joining(
+    node: str, recording: Recording, at_s: int
+) -> Iterator[tuple[int, list[Finding]]]:
+    """Look once each second at a run of which one node is unknown until some second."""
+    watches: dict[str, Any] = {}
+    for second in range(20, 300):
+        now = replace(recording.at(second), watches=watches)
+        known = tuple(name for name in now.nodes if name != node or second >= at_s)
+        yield second, find(replace(now, nodes=known))
 
 
 def test_a_machine_that_is_mute_is_named_for_being_late_but_no_part_of_it() -> None:
