@@ -19,6 +19,7 @@ from django.db.models import Q
 from redis.exceptions import RedisError
 
 from fleet.alerts.correlation import findings_of, keys_of
+from fleet.alerts.memory import keep, recall
 from fleet.alerts.probe_requests import as_detected
 from fleet.alerts.quality import note_limits
 from fleet.alerts.recompiles import RULE as RECOMPILE
@@ -208,6 +209,7 @@ def look(
     watches, _LOOKED_S[watcher] = WATCHES.setdefault(watcher, {}), now_s
     for name in watches.keys() - {run.name for run in runs}:
         del watches[name]
+    recall(hot, runs, watches)
     members = run_members(runs)
     guarded = {run.pk: partial(guard, run.name, members[run.pk].nodes, ALL_RULES) for run in runs}
     snapshots = snapshots_of(hot, runs, members, now_s=now_s, guarded=guarded)
@@ -251,6 +253,7 @@ def look(
     with guard("", (), "limits"):
         known = {run.name: watches[run.name] for run in runs if run.name in watches}
         note_limits(hot, known, watcher=watcher, now_s=now_s)
+    keep(hot, runs, watches, now_s=now_s)
     return Look(
         now_s,
         findings,

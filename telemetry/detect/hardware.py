@@ -240,8 +240,17 @@ class Parts:
         per_device = max(1, inputs.cores_per_device)
         return (self.nodes, self._per_device) == (inputs.nodes, per_device)
 
+    def anew(self) -> "Parts":
+        """Return the same of which nothing is known yet."""
+        return Parts(
+            self.nodes,
+            cores_per_device=self._per_device,
+            report_every_s=self._every_s,
+            false_per_year=self.false_per_year,
+        )
+
     def is_stale(self, now_s: float) -> bool:
-        """Whether more seconds were missed than are kept: another worker has gone on."""
+        """Whether more seconds were missed than are kept."""
         return bool(self.nodes) and self._at_s > 0 and now_s - self._at_s > FORGET_S
 
     def update(self, inputs: DetectionInput) -> bool:

@@ -10,6 +10,7 @@
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -192,6 +193,24 @@ class RunWatch:
         elif self._open_s is not None:
             self.over.append((self._open_s, now_s))
             self._open_s = None
+
+    @property
+    def n_nodes(self) -> int:
+        return len(self.parts.nodes)
+
+    @property
+    def n_workers(self) -> int:
+        return len(self.steps.plan.workers) if self.steps.plan is not None else 0
+
+    def without_hardware(self) -> "RunWatch":
+        """Return a copy that knows steps and problems alone."""
+        other = copy(self)
+        other.parts = self.parts.anew()
+        return other
+
+    def resume(self) -> None:
+        """Go on after seconds without a look: steps that are stored still count."""
+        self.steps.resume()
 
     @property
     def shifts(self) -> list[Shift]:
@@ -440,8 +459,7 @@ def _parts(inputs: DetectionInput) -> Parts:
 def _rows(before: Sequence[str], now: Sequence[str]) -> Rows:
     """Return the new row of each name that is still there."""
     row_of = {name: row for row, name in enumerate(now)}
-    rows = {row: row_of[name] for row, name in enumerate(before) if name in row_of}
-    return {None: None, **rows}
+    return {None: None} | {row: row_of[name] for row, name in enumerate(before) if name in row_of}
 
 
 def _own_of_cores(core: Effect, device: Effect) -> Effect:
@@ -491,8 +509,11 @@ def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) 
     """Return what slows the run: at most one finding per problem."""
     watches = inputs.watches if inputs.watches is not None else {}
     watch: RunWatch | None = watches.get(inputs.run)
-    if watch is None or watch.parts.is_stale(inputs.now_s):
+    if watch is None:
         watch = watches[inputs.run] = RunWatch(inputs)
+    if watch.parts.is_stale(inputs.now_s):
+        watch.parts = watch.parts.anew()
+        watch.resume()
     watch.update(inputs, is_share_open=SHARE in open_rules)
     found = [*watch.shown]
     steps = inputs.steps.reported

@@ -204,6 +204,10 @@ class Steps:
         if self.plan is not None and self.plan.test is not None:
             self.plan.test.accept(false_per_year)
 
+    def resume(self) -> None:
+        """Take the steps that are stored at the next update, not those of its window alone."""
+        self._is_new = True
+
     @property
     def shifts(self) -> list[Shift]:
         found = dict(self._shifts)

@@ -8,16 +8,20 @@ from typing import Any
 
 import msgspec
 import pytest
+from pytest_django import Settings
 from redis import Redis
 
 from fleet.alerts.evaluate import WATCHES, forget_idle, rule_failures
+from fleet.alerts.memory import recall
 from fleet.alerts.watch_monitor import last_evaluation
 from fleet.alerts.watchers import HANGS_S, LOOKS, TURNS, WATCHES_S, WORKER, watch_runs, worker_of
 from fleet.models import Alert, Run
 from fleet.runs.state import WAIT_AFTER_PAUSE_S
 from fleet.simulation.runs import create_run
+from telemetry.blocks import Span
 from telemetry.simulate.plan import Fault, Plan
 from telemetry.simulate.shard import play, start_clock
+from telemetry.steps import StepBatch
 from telemetry.store.hot import HotStore
 from tests.helpers import LLAMA
 
@@ -262,3 +266,66 @@ def test_a_worker_forgets_the_runs_of_a_watcher_that_another_one_has_become(
     assert len(WATCHES) == 2
     forget_idle(now_s=clock.now_s + 121)
     assert [*WATCHES] == [1]
+
+
+@dataclass
+class Slow:
+    """A run in which all cores are slow for a while; its store keeps two minutes."""
+
+    hot: HotStore
+    clock: Clock
+    run: Run
+    span: Span
+    steps: StepBatch
+
+    def watch(self, until_s: int) -> None:
+        """Store what comes until some second from the start, and look every ten."""
+        began_s = self.run.started_at.timestamp()
+        for now_s in range(int(self.clock.now_s), int(began_s) + until_s, 10):
+            self.clock.now_s = float(now_s)
+            ended_s, blocks = self.steps.ended_at_s, self.span.blocks()
+            self.hot.append([each for each in blocks if now_s - 10 < each.tick <= now_s])
+            self.hot.append_steps(self.steps[(ended_s > now_s - 10) & (ended_s <= now_s)])
+            self.hot.gauge("watched_at_s", now_s)
+            watch_runs(self.hot, now=datetime.fromtimestamp(now_s, UTC))
+
+
+@pytest.fixture
+def slow(db: None, redis: Redis, clock: Clock) -> Slow:
+    began_s = int(clock.now_s)
+    hot = HotStore(redis, now=clock, keep_s=60)
+    run = create_run(LLAMA, started_at=datetime.fromtimestamp(began_s, UTC))
+    fault = Fault(
+        kind="throttle", run=LLAMA.name, start_s=200, duration_s=LENGTH_S, magnitude=1.4
+    )
+    plan = Plan(run=LLAMA, seed=3, epoch_s=began_s, faults=(fault,))
+    played = play(plan, f"{LLAMA.name}/0", start_clock(plan), began_s + 800)
+    hot.gauge("listening_since_s", began_s)
+    return Slow(hot, clock, run, played.span, played.steps)
+
+
+def test_the_next_process_goes_on_from_what_is_known_of_a_run(slow: Slow) -> None:
+    """It knows what was usual before a problem, although no step of then is stored any more."""
+    slow.watch(until_s=500)
+    [before] = Alert.objects.open()
+    WATCHES.clear()
+    slow.watch(until_s=590)
+
+    [alert] = Alert.objects.open()
+    assert (alert.pk, alert.state, alert.cause) == (before.pk, "firing", before.cause)
+    [problem] = WATCHES[0][slow.run.name].shown
+    usual_s = before.evidence["baseline_step_s"]
+    assert problem.extra["baseline_step_s"] == pytest.approx(usual_s, rel=1e-6)
+    slow.watch(until_s=800)
+    assert not Alert.objects.open().exists()
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_no_process_recalls_what_another_secret_signed(
+    slow: Slow, settings: Settings, *, is_ours: bool
+) -> None:
+    slow.watch(until_s=150)
+    watches: dict[str, Any] = {}
+    settings.SECRET_KEY += "" if is_ours else "2"
+    recall(slow.hot, [slow.run], watches)
+    assert [*watches] == ([slow.run.name] if is_ours else [])
