@@ -67,7 +67,7 @@ from telemetry.detect.rules import RULES
 from telemetry.detect.shares import SHARE, Shares, find_share
 from telemetry.detect.shifts import Effect, Effects, Shift
 from telemetry.detect.standstill import OLDEST_S
-from telemetry.detect.steps import QUICK, RUN, WORKER, Baseline, Steps
+from telemetry.detect.steps import QUICK, RUN, WORKER, Baseline, Steps, Usual
 from telemetry.statistics.peers import lower_median, mean
 from telemetry.steps import StepBatch
 
@@ -223,9 +223,13 @@ class RunWatch:
         self.steps.accept(of_steps)
         self.steps.is_calm = not self.problems
         plan, parts = self.steps.plan, self.parts
+        known = _known(inputs) if plan is None else []
+        self.steps.usual = known[0][0] if known else None
         is_new = self.steps.update(inputs.steps, inputs.now_s, earlier=inputs.earlier)
         if is_new:
             self._limits = None
+        if self.steps.plan is not None:
+            self.problems += [tracked for _, tracked in known]
         if not parts.is_of(inputs):
             # Peers are other ones: what hardware showed among those before says nothing of them.
             self.parts = _parts(inputs)
@@ -454,6 +458,28 @@ def _parts(inputs: DetectionInput) -> Parts:
         report_every_s=inputs.report_every_s,
         false_per_year=false_per_year(inputs)[1],
     )
+
+
+def _known(inputs: DetectionInput) -> list[tuple[Usual, Tracked]]:
+    """Return what open alerts say of the steps of a run: what was usual, and what is wrong."""
+    keys = ("baseline_step_s", "tokens", "onset_s", "nats", "level_nats")
+    known = []
+    for alert in inputs.open_problems:
+        said = alert.evidence
+        weights: dict[str, float] = said.get("posterior") or {}
+        if any(said.get(key) is None for key in keys):
+            continue
+        step_s, tokens, onset_s, nats, level_nats = (float(said[key]) for key in keys)
+        node = inputs.row_of.get(alert.node) if alert.node is not None else None
+        scope, cause = (
+            "run" if node is None else "node",
+            max(weights, key=weights.__getitem__, default=""),
+        )
+        row = next((r for r in SIGNATURES if (r.name, r.scope) == (cause, scope)), None)
+        found = Explanation(alert.cause, node, alert.device, weights, 1.0, row)
+        shift = Shift("step", None, None, onset_s, 0.0, nats, level_nats)
+        known.append((Usual(step_s, tokens, onset_s), Tracked(shift, onset_s, None, found)))
+    return sorted(known, key=lambda each: each[0].until_s)
 
 
 def _rows(before: Sequence[str], now: Sequence[str]) -> Rows:

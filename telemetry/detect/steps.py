@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import compress
+from itertools import compress, pairwise
 
 import numpy as np
 
@@ -89,6 +89,15 @@ class Baseline:
         """A step without any problem; that of the moment may be slowed by another one."""
         # The step is kept as what it is longer than the usual one.
         return float(self.step_s / (1.0 + self.run[RUN.index("step")]))
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """What an open alert says: how long steps of so many tokens took until some moment."""
+
+    step_s: float
+    tokens: float
+    until_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +176,10 @@ class Plan:
     def of_workers(self) -> FloatArray:
         return self.of_worker.rows
 
+    def is_as_long(self, tokens: float) -> bool:
+        """Whether steps of so many tokens do as much work."""
+        return abs(tokens - self.tokens) <= SAME_RATIO * abs(self.tokens)
+
     def is_of(self, rows: StepBatch) -> bool:
         """Whether these steps do the same work on the same workers."""
         tokens = float(_or_zero(rows.tokens[-1]))
@@ -174,7 +187,7 @@ class Plan:
         n_lost = len(self.workers) - len(reporting)
         # A lost report is no change: one worker in a hundred, or one of a few.
         return (
-            abs(tokens - self.tokens) <= SAME_RATIO * abs(self.tokens)
+            self.is_as_long(tokens)
             and n_lost <= max(1, int(SAME_RATIO * len(self.workers)))
             and (reporting == self.workers or set(reporting) <= set(self.workers))
         )
@@ -187,8 +200,10 @@ class Steps:
         self.n_stages, self.false_per_year = n_stages, false_per_year
         self.plan: Plan | None = None
         self.last_step = -1
-        # Whether no problem is open: what is wrong is not usual.
+        # Whether no problem is open: what is wrong is not usual. Nor is what came since a problem
+        # began that another process found.
         self.is_calm = True
+        self.usual: Usual | None = None
         # Steps that ended by then belong to an earlier start of the run.
         self._since_s = -np.inf
         self._last_ended_s = -np.inf
@@ -291,11 +306,21 @@ class Steps:
                 return
             # The first step of a process may take several times as long.
             plan.usual_s = float(np.median([each.step_s for each in plan.waiting]))
+            before = self._before_these(plan)
+            if before is not None:
+                plan.usual_s, plan.waiting[:0] = before.step_s, _values_of(before, plan)
             plan.test = self._begin(plan)
         for each in plan.waiting or [value]:
             self._keep(plan, each)
             self._test(plan, plan.test, each)
         plan.waiting = []
+
+    def _before_these(self, plan: Plan) -> Usual | None:
+        """Return what was usual, if it is known and was before all steps that are stored."""
+        usual = self.usual
+        if usual is None or not plan.is_as_long(usual.tokens):
+            return None
+        return usual if usual.until_s <= plan.waiting[0].began_s else None
 
     def _plan_of(self, rows: StepBatch) -> Plan:
         """Return the plan of some steps: the present one, the one before, or a new one."""
@@ -370,7 +395,7 @@ class Steps:
             np.concatenate([values[name] for name in plan.cells]),
             value.began_s,
             n_steps=value.n_steps,
-            is_calm=self.is_calm,
+            is_calm=self.is_calm and not (self.usual and value.began_s >= self.usual.until_s),
         )
         shows = found.is_open & (test.state.at_s >= value.began_s - STALE_S)
         for name, cells in plan.cells.items():
@@ -486,6 +511,19 @@ class Steps:
             found[name] = Effect(own[:, i], own_error[:, i])
         found["jitter"] = _jitter(plan.run[rows, 0], baseline)
         return found
+
+
+def _values_of(usual: Usual, plan: Plan) -> list[Value]:
+    """Return as many values as a reference needs; of these steps only the length is known."""
+    at_s = usual.until_s - usual.step_s * np.arange(FIRST_VALUES + 1)[::-1]
+    unknown, n_workers = np.full(len(RUN) - 1, np.nan), len(plan.workers)
+    # Of workers it is known how far healthy ones are from their peers.
+    of_workers, of_stages = np.zeros((n_workers, len(WORKER))), np.full(plan.n_stages, np.nan)
+    own = np.full(n_workers, np.nan)
+    return [
+        Value(began, ended, usual.step_s, unknown, of_workers, of_stages, 1, own)
+        for began, ended in pairwise(at_s.tolist())
+    ]
 
 
 def _jitter(step: FloatArray, baseline: Baseline) -> Effect:

@@ -12,7 +12,7 @@ from pytest_django import Settings
 from redis import Redis
 
 from fleet.alerts.evaluate import WATCHES, forget_idle, rule_failures
-from fleet.alerts.memory import recall
+from fleet.alerts.memory import KEY, recall
 from fleet.alerts.watch_monitor import last_evaluation
 from fleet.alerts.watchers import HANGS_S, LOOKS, TURNS, WATCHES_S, WORKER, watch_runs, worker_of
 from fleet.models import Alert, Run
@@ -295,20 +295,25 @@ def slow(db: None, redis: Redis, clock: Clock) -> Slow:
     began_s = int(clock.now_s)
     hot = HotStore(redis, now=clock, keep_s=60)
     run = create_run(LLAMA, started_at=datetime.fromtimestamp(began_s, UTC))
-    fault = Fault(
-        kind="throttle", run=LLAMA.name, start_s=200, duration_s=LENGTH_S, magnitude=1.4
-    )
+    fault = Fault(kind="throttle", run=LLAMA.name, start_s=200, duration_s=LENGTH_S, magnitude=1.4)
     plan = Plan(run=LLAMA, seed=3, epoch_s=began_s, faults=(fault,))
     played = play(plan, f"{LLAMA.name}/0", start_clock(plan), began_s + 800)
     hot.gauge("listening_since_s", began_s)
     return Slow(hot, clock, run, played.span, played.steps)
 
 
-def test_the_next_process_goes_on_from_what_is_known_of_a_run(slow: Slow) -> None:
-    """It knows what was usual before a problem, although no step of then is stored any more."""
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_the_next_process_goes_on_from_what_is_known_of_a_run(
+    slow: Slow, *, is_kept: bool
+) -> None:
+    """It knows what was usual before a problem, although no step of then is stored any more.
+
+    By what the process before kept, or, where that is lost, by the open alert.
+    """
     slow.watch(until_s=500)
     [before] = Alert.objects.open()
     WATCHES.clear()
+    slow.hot.execute("DEL", "" if is_kept else KEY.format(slow.run.pk))
     slow.watch(until_s=590)
 
     [alert] = Alert.objects.open()
