@@ -1,7 +1,7 @@
 """What detection remembers of each run, kept so that the next process goes on from it.
 
 What a run's usual step is takes 15 minutes to learn, and an open problem is measured against what
-was before it. A process that begins anew would take a slow run for a usual one.
+was before it. A new process would take a slow run for a usual one.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ _KEPT: dict[int, int] = {}
 
 @cache
 def _release() -> bytes:
-    """Tell the code apart whose objects are kept: another release begins anew."""
+    """Tell the code apart whose objects are kept: no other release reads them."""
     digest = hashlib.sha256(f"{sys.version} {np.__version__}".encode())
     for package in (detect, evidence):
         for file in sorted(Path(package.__path__[0]).glob("*.*")):

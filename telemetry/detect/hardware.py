@@ -240,7 +240,7 @@ class Parts:
         per_device = max(1, inputs.cores_per_device)
         return (self.nodes, self._per_device) == (inputs.nodes, per_device)
 
-    def anew(self) -> "Parts":
+    def unread(self) -> "Parts":
         """Return the same of which nothing is known yet."""
         return Parts(
             self.nodes,

@@ -205,7 +205,7 @@ class RunWatch:
     def without_hardware(self) -> "RunWatch":
         """Return a copy that knows steps and problems alone."""
         other = copy(self)
-        other.parts = self.parts.anew()
+        other.parts = self.parts.unread()
         return other
 
     def resume(self) -> None:
@@ -220,6 +220,12 @@ class RunWatch:
 
     def update(self, inputs: DetectionInput, *, is_share_open: bool) -> None:
         of_steps, self.parts.false_per_year = false_per_year(inputs)
+        if self.steps.n_stages != inputs.n_stages:
+            # Workers are compared within other stages; open alerts say what was wrong.
+            self.steps, self.problems = (
+                Steps(n_stages=inputs.n_stages, false_per_year=of_steps),
+                [],
+            )
         self.steps.accept(of_steps)
         self.steps.is_calm = not self.problems
         plan, parts = self.steps.plan, self.parts
@@ -538,7 +544,7 @@ def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) 
     if watch is None:
         watch = watches[inputs.run] = RunWatch(inputs)
     if watch.parts.is_stale(inputs.now_s):
-        watch.parts = watch.parts.anew()
+        watch.parts = watch.parts.unread()
         watch.resume()
     watch.update(inputs, is_share_open=SHARE in open_rules)
     found = [*watch.shown]

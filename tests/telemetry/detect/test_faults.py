@@ -252,6 +252,17 @@ def test_a_slow_node_that_joins_later_is_named() -> None:
     assert {(f.cause, f.node, f.device) for f in found} == {("efa_latency", "run-02", 5)}
 
 
+def test_a_pipeline_that_is_declared_during_a_problem_changes_no_finding() -> None:
+    recording = record("staged", duration_s=260, faults=[fault_of("slow_core", 2.0)])
+    watches: dict[str, Any] = {}
+    found: list[Finding] = []
+    for second in range(60, 260):
+        now = replace(recording.at(second, open_problems=found), watches=watches)
+        found = find(now if second >= 200 else replace(now, n_stages=1))
+        if second >= START_S + LOOK_ON_S:
+            assert {(f.cause, f.node, f.device) for f in found} == {("slow_core", "run-02", 5)}
+
+
 def watch_joining(
     node: str, recording: Recording, at_s: int
 ) -> Iterator[tuple[int, list[Finding]]]:
