@@ -72,7 +72,7 @@ class Level:
         self._coarse = COARSE[METRICS[quantity.metric].packing] / math.sqrt(12)
         self._usual = 0.0
         # The usual level of all parts, as a logarithm.
-        self._all = Ring(n_blocks, 1)
+        self.of_all = Ring(n_blocks, 1)
 
     @property
     def excursions(self) -> Excursions:
@@ -87,7 +87,7 @@ class Level:
         known = of_node[np.isfinite(of_node)]
         now = float(np.median(known)) if known.size else 0.0
         self._usual = max(self._usual * (1 - 1 / PAST_BLOCKS), now)
-        self._all.add(at_s, np.array([math.log(now) if now > 0 else np.nan]))
+        self.of_all.add(at_s, np.array([math.log(now) if now > 0 else np.nan]))
         is_ratio = METRICS[self.quantity.metric].packing == "ratio"
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             coarse = self._coarse / of_node if is_ratio else np.full_like(of_node, self._coarse)
@@ -107,14 +107,14 @@ class Level:
 
     def is_full(self, since_s: float) -> bool:
         """Whether the usual part cannot rise by what matters: a rise would not show."""
-        since = self._all.since(since_s)[:, 0]
+        since = self.of_all.since(since_s)[:, 0]
         since = since[np.isfinite(since)]
         is_share = self.quantity.metric == "core_utilization_ratio"
         return is_share and len(since) > 0 and float(np.median(since)) > -SIZES[1]
 
     def effect_of_all(self, since_s: float, *, until_s: float) -> Measured:
         """How far the usual part is since then from what it was before: logarithms, ()."""
-        before, since = self._all.until(until_s)[:, 0], self._all.since(since_s)[:, 0]
+        before, since = self.of_all.until(until_s)[:, 0], self.of_all.since(since_s)[:, 0]
         before, since = before[np.isfinite(before)], since[np.isfinite(since)]
         if len(before) < 2 or not len(since):
             return np.asarray(np.nan), np.asarray(np.nan)
@@ -376,6 +376,13 @@ class Parts:
             nats=float(state.nats[:, cell].max()),
             level_nats=float(state.level(self.alarm_level())[state.kind[cell]]),
         )
+
+    def leave_out(self, since_s: float, until_s: float) -> None:
+        """Let what was measured in a problem that is over be no part of what is usual."""
+        epoch_s = self._epoch_s or 0
+        rings = [test.ring for test in {level.test for level in self._levels.values()}]
+        for ring in (*rings, *(level.of_all for level in self._levels.values())):
+            ring.leave_out(since_s - epoch_s, until_s - epoch_s)
 
     def effects(self, onset_s: float) -> Effects:
         """Measure every quantity since a moment: as logarithms, retransmits as a share.

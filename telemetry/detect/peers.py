@@ -213,6 +213,10 @@ class Ring:
         self.at_s[self._next], self.values[self._next] = at_s, values
         self._next = (self._next + 1) % len(self.at_s)
 
+    def leave_out(self, since_s: float, until_s: float) -> None:
+        """Let blocks of a problem that is over be no part of what was before another one."""
+        self.values[(self.at_s > since_s) & (self.at_s <= until_s)] = np.nan
+
     def since(self, moment_s: float) -> FloatArray:
         return np.asarray(self.values[self.at_s > moment_s])
 

@@ -312,8 +312,10 @@ class Shares:
         return (wait_s, transfer_s) if is_lifted and matters else (0.0, 0.0)
 
     def was_above(self, at_s: float) -> bool:
-        """Whether the share was above the limit before a moment."""
-        before = self.rows[self.rows[:, ENDED] <= at_s, SHARE_OF][-N_BEFORE:]
+        """Whether the share was above the limit before a moment, apart from what is over."""
+        ended_s = self.rows[:, ENDED]
+        counts = self.is_calm | (ended_s > self.onset_s)
+        before = self.rows[counts & (ended_s <= at_s), SHARE_OF][-N_BEFORE:]
         return len(before) > 0 and float(np.median(before)) > self.limit_ratio + ROUNDING
 
 

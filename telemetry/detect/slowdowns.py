@@ -180,8 +180,9 @@ class RunWatch:
         # The same as findings show them, and what could be found in the run.
         self.shown: list[Problem] = []
         self._limits: Mapping[str, Any] | None = None
-        # Times of problems of a run without step reports: since when one is open, from and to.
+        # Times of problems: since when one is open, what was usual then; from and to, if over.
         self._open_s: float | None = None
+        self._before: Baseline | None = None
         self.over: list[tuple[float, float]] = []
 
     def note(self, problems: Collection[Problem], now_s: float) -> None:
@@ -192,6 +193,8 @@ class RunWatch:
             self._open_s = first_s if self._open_s is None else min(self._open_s, first_s)
         elif self._open_s is not None:
             self.over.append((self._open_s, now_s))
+            self.steps.leave_out(*self.over[-1], self._before)
+            self.parts.leave_out(*self.over[-1])
             self._open_s = None
 
     @property
@@ -267,6 +270,7 @@ class RunWatch:
         over = [problem for problem in self.problems if problem not in lasting]
         if over and not lasting:
             self.shares.forget(min(problem.onset_s for problem in over))
+            self._before = over[0].baseline
         for problem in lasting:
             problem.beside |= {other.explanation.place: other.explanation for other in over}
         self.problems = [p for p in lasting if not self._is_part_of_another(inputs, p)]
@@ -323,9 +327,18 @@ class RunWatch:
             return inputs.row_of[name] if name is not None else None
         return shift.node
 
+    def _baseline(self, onset_s: float) -> Baseline | None:
+        """Return what was usual before a moment; a usual step is one before all open problems."""
+        found = self.steps.baseline(onset_s)
+        earlier = [each for each in self.problems if each.baseline and each.onset_s < onset_s]
+        first = min(earlier, key=lambda problem: problem.onset_s, default=None)
+        if found is None or first is None or first.baseline is None:
+            return found
+        return replace(found, usual_step_s=first.baseline.usual_step_s)
+
     def _open(self, inputs: DetectionInput, first: Shift, shifts: list[Shift]) -> None:
         onset_s = min(s.onset_s for s in shifts)
-        baseline = self.steps.baseline(onset_s)
+        baseline = self._baseline(onset_s)
         problem = Tracked(
             first, onset_s, baseline, Explanation(UNKNOWN, None, None, {}, 0.0, None)
         )
@@ -350,7 +363,7 @@ class RunWatch:
         if "retransmits" in effects:
             effects["retransmits"] = _in_bursts(effects["retransmits"])
         if problem.baseline is None:
-            problem.baseline = self.steps.baseline(problem.onset_s)
+            problem.baseline = self._baseline(problem.onset_s)
         if problem.baseline is not None:
             of_steps: Effects = self.steps.effects(problem.baseline, problem.onset_s, again=again)
             if not of_steps and problem.shift.quantity not in ALARMS:
@@ -556,6 +569,7 @@ def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) 
             found += find_slow_progress(inputs, over=watch.over)
         watch.note(found, inputs.now_s)
         return _findings(inputs, steps, found)
+    watch.note(watch.shown, inputs.now_s)
     share = None
     if steps.is_timed_now:
         share, found = find_share(watch.shares, inputs, steps.timed, found)
@@ -616,7 +630,6 @@ def _problem(
         "posterior": {name: round(share, 3) for name, share in found.weights.items()},
     }
     if tracked.baseline is not None and np.isfinite(tracked.baseline.usual_step_s):
-        # The steps before the onset may have been slowed by another problem.
         extra["baseline_step_s"] = tracked.baseline.usual_step_s
     if tracked.shift.every_s is not None:
         extra["every_s"] = tracked.shift.every_s
@@ -652,7 +665,7 @@ def _longer(tracked: Tracked, part: str) -> tuple[float, float]:
     if baseline is None:
         return np.nan, np.nan
     of_run = baseline.run[RUN.index(part)]
-    one_s = baseline.usual_step_s
+    one_s = baseline.unit_s
     usual_s = float(one_s * (1.0 + of_run if part == "step" else of_run))
     return usual_s, float(usual_s + one_s * (effect.size if effect is not None else np.nan))
 

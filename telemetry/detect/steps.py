@@ -71,9 +71,11 @@ FIRST_VALUES = 3
 
 @dataclass(slots=True)
 class Baseline:
-    """Usual values before a moment, and their scatter.
+    """Usual values before a moment, and their scatter, as shares of ``unit_s``.
 
-    Of the run and its stages (n_quantities + n_stages,), of workers (n_workers, 3).
+    Of the run and its stages (n_quantities + n_stages,), of workers (n_workers, 3). Of the step
+    what it is longer than the unit. ``usual_step_s`` is a step without any problem; that of the
+    moment, ``step_s``, may be slowed by another one.
     """
 
     run: FloatArray
@@ -83,12 +85,8 @@ class Baseline:
     n: int
     step_s: float
     jitter: float
-
-    @property
-    def usual_step_s(self) -> float:
-        """A step without any problem; that of the moment may be slowed by another one."""
-        # The step is kept as what it is longer than the usual one.
-        return float(self.step_s / (1.0 + self.run[RUN.index("step")]))
+    unit_s: float
+    usual_step_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +130,10 @@ class Newest:
     def rows(self) -> FloatArray:
         return self._rows[max(0, self._end - N_VALUES) : self._end]
 
+    def drop(self, rows: BoolArray) -> None:
+        kept = self.rows[~rows]
+        self._rows[: len(kept)], self._end = kept, len(kept)
+
 
 @dataclass(slots=True)
 class Plan:
@@ -142,8 +144,9 @@ class Plan:
     n_stages: int
     usual_s: float = math.nan
     own_s: FloatArray | None = None
-    # What was usual when drift began to be tested.
+    # What was usual when drift began to be tested, and before the problems that are over.
     anchor: Baseline | None = None
+    before: Baseline | None = None
     # One test of all quantities, and the cells of each.
     test: EvidenceTest | None = None
     cells: dict[str, slice] = field(default_factory=dict)
@@ -438,6 +441,15 @@ class Steps:
             for cell in np.flatnonzero(again.is_open)
         )
 
+    def leave_out(self, since_s: float, until_s: float, before: Baseline | None) -> None:
+        """Let steps of a problem that is over be no part of what is usual."""
+        plan = self.plan
+        if plan is not None:
+            rows = (plan.at_s > since_s) & (plan.began_s <= until_s)
+            for each in (plan.ended_s, plan.started_s, plan.of_run, plan.of_worker):
+                each.drop(rows)
+            plan.before = before if before is not None else plan.before
+
     def baseline(self, before_s: float) -> Baseline | None:
         """Return what was usual before a moment; None without a plan."""
         plan = self.plan
@@ -446,6 +458,8 @@ class Steps:
         if before_s in [drift.onset_s for drift in self._shifts.get("drift", ())]:
             return plan.anchor
         rows = np.flatnonzero(plan.at_s <= before_s)[-N_BEFORE:]
+        if len(rows) < FIRST_VALUES and plan.before is not None:
+            return plan.before
         run, workers = plan.run[rows], plan.of_workers[rows]
         n = len(rows)
         usual = middle(run.T) if n else np.full(plan.run.shape[1], np.nan)
@@ -455,14 +469,17 @@ class Steps:
         own = median(np.moveaxis(workers, 0, -1)) if n else np.zeros(plan.of_workers.shape[1:])
         apart = np.abs(workers - own)
         own_scale = GAUSSIAN * _middle(apart.ravel()) if n > 1 else WORKER_SCALE
+        step_s = plan.usual_s * float(1.0 + np.nan_to_num(usual[0]))
         return Baseline(
             usual,
             np.fmax(scale, float(step_scale(np.log(np.array([plan.usual_s])))[0])),
             own,
             np.full(len(WORKER), max(float(np.nan_to_num(own_scale)), WORKER_SCALE)),
             n,
-            plan.usual_s * float(1.0 + np.nan_to_num(usual[0])),
+            step_s,
             float(scale[0]) if n > 1 else np.nan,
+            plan.usual_s,
+            step_s if n else np.nan,
         )
 
     def effects(

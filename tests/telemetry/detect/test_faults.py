@@ -274,6 +274,27 @@ def watch_joining(
         yield second, find(replace(now, nodes=known))
 
 
+@pytest.mark.parametrize(("kind", "of_run"), [("slow_core", False), ("throttle", True)])
+def test_a_problem_that_comes_again_and_again_is_named_each_time(
+    kind: str, *, of_run: bool
+) -> None:
+    """What was long before is no reference: usual are the steps of the pauses."""
+    place: dict[str, Any] = {"run": "run"} if of_run else {"node": "run-02", "device": 5}
+    starts_s = (START_S, START_S + 130, START_S + 260)
+    faults = [
+        Fault(kind=kind, start_s=start, duration_s=100, magnitude=1.4, **place)
+        for start in starts_s
+    ]
+    recording = record("trn2", duration_s=START_S + 370, faults=faults)
+    healthy = recording.steps.ended_at_s < EPOCH + START_S
+    usual_s = float(np.median(recording.steps.step_s[healthy]))
+    found = dict(recording.watch(range(20, START_S + 370)))
+    for start in starts_s:
+        [finding] = found[start + 90]
+        assert (finding.cause, finding.node) == (kind, place.get("node"))
+        assert finding.evidence["baseline_step_s"] == pytest.approx(usual_s, rel=0.02)
+
+
 def test_a_machine_that_is_mute_is_named_for_being_late_but_no_part_of_it() -> None:
     silent = Fault(kind="node_silent", node="run-02", start_s=100, duration_s=300)
     recording = record("trn2", duration_s=160, faults=[silent, fault_of("slow_core", 1.8)])
