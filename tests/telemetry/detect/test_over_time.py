@@ -1,0 +1,63 @@
+"""Detection of a run that begins again: other ranks, a pipeline, numbers that go on."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from telemetry.detect import Finding
+from telemetry.detect.slowdowns import find_slowdowns
+from telemetry.steps import StepBatch
+from tests.telemetry.detect.playing import from_step, inputs_of, steps_of
+
+AWAY_S = 120.0
+
+
+def look(steps: StepBatch, watches: dict[str, Any], *, n_stages: int = 1) -> list[Finding]:
+    """Look after each ten steps; return what is found at the end."""
+    found: list[Finding] = []
+    for end in range(10, len(steps) + 1, 10):
+        seen = inputs_of(steps[max(0, end - 180) : end], watches)
+        now_s = float(steps.ended_at_s[end - 1]) + 0.5
+        found = find_slowdowns(replace(seen, n_stages=n_stages, now_s=now_s))
+    return found
+
+
+def staged(n_steps: int, *, after: StepBatch | None = None) -> StepBatch:
+    """Return steps of two stages, the second of which has a tenth more to do."""
+    start = {} if after is None else {
+        "first": len(after), "start_s": float(after.ended_at_s[-1]) + AWAY_S
+    }  # fmt: skip
+    longer = from_step(0, "compute_s", 1.1, workers=[4, 5, 6, 7])
+    return steps_of(n_steps, n_workers=8, change=longer, **start)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 4, 3, 5, 6, 7), (7, 1, 2, 3, 4, 5, 6, 0)])
+def test_a_restart_with_other_ranks_accuses_no_node(order: Sequence[int]) -> None:
+    before, watches = staged(150), dict[str, Any]()
+    assert look(before, watches, n_stages=2) == []
+    after = replace(staged(250, after=before), workers=tuple(f"n{i}" for i in order))
+    assert look(after, {}, n_stages=2) == []
+
+    found = look(after, watches, n_stages=2)
+    assert [(f.rule, f.cause, f.node, f.severity) for f in found] == []
+
+
+@pytest.mark.parametrize("prefix", ["n", "m"])
+def test_stages_are_those_of_the_present_start(prefix: str) -> None:
+    before, watches = steps_of(100, n_workers=8), dict[str, Any]()
+    assert look(before, watches) == []
+    after = replace(staged(250, after=before), workers=tuple(f"{prefix}{i}" for i in range(8)))
+
+    found = look(after, watches, n_stages=2)
+    assert [(f.rule, f.cause, f.node, f.severity) for f in found] == []
+
+
+def test_a_restart_whose_numbers_go_on_begins_a_new_plan() -> None:
+    """Numbers of reported steps always rise: ingest shifts those of the next start."""
+    before, watches = steps_of(200), dict[str, Any]()
+    assert look(before, watches) == []
+    slower = from_step(0, "compute_s", 1.5)
+    start_s = float(before.ended_at_s[-1]) + AWAY_S
+    assert look(steps_of(200, change=slower, first=200, start_s=start_s), watches) == []
