@@ -135,7 +135,10 @@ def session_of(env: Mapping[str, str]) -> str:
     for job, restarts in (("SLURM_JOB_ID", "SLURM_RESTART_COUNT"), ("PMIX_NAMESPACE", "")):
         if env.get(job):
             restart = env.get("TORCHELASTIC_RESTART_COUNT") or env.get(restarts) or "0"
-            return f"{env[job]}.{restart}"
+            # A script may start its training again; what runs on a part of its nodes is none.
+            spans_job = env.get("SLURM_STEP_NUM_NODES") == env.get("SLURM_JOB_NUM_NODES")
+            step = env.get("SLURM_STEP_ID", "0") if spans_job else "0"
+            return f"{env[job]}.{restart}" + (f".{step}" if step != "0" else "")
     return "auto"
 
 

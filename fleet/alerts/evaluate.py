@@ -697,6 +697,12 @@ def open_problems(runs: Iterable[Run]) -> dict[int, tuple[OpenProblem, ...]]:
     return problems
 
 
+def started_s(run: Run) -> float | None:
+    """When the newest start of a run that reports its steps began them; None: unknown."""
+    is_known = run.session and run.phase == Run.Phase.TRAINING
+    return run.phase_since.timestamp() if is_known else None
+
+
 def detection_input(
     snapshot: RunSnapshot,
     *,
@@ -725,6 +731,7 @@ def detection_input(
         counts=snapshot.ecc_counts,
         phase=run.phase,
         phase_since_s=run.phase_since.timestamp(),
+        started_s=started_s(run),
         open_problems=open_problems,
         reads_hardware=snapshot.reads_hardware or bool(open_problems),
         hardware_at=snapshot.hardware_at,

@@ -124,7 +124,7 @@ def run_members(runs: Iterable[Run]) -> dict[int, RunMembers]:
             _ROSTERS.pop(key, None)
     rows: dict[int, list[tuple[str, str, int, int]]] = {key: [] for key in changed}
     columns = ("run_id", "name", "shard", "n_cores", "n_devices")
-    members = Node.objects.unretired().filter(run__in=changed).order_by("rank")
+    members = Node.objects.unretired().filter(run__in=changed).order_by("rank", "name")
     for key, *node in members.values_list(*columns) if changed else ():
         rows[key].append(node)
     for key, nodes in rows.items():

@@ -171,7 +171,9 @@ def assign_node(run: Run, report: WorkerLine, *, now: datetime) -> None:
         )
     if node.source == Node.Source.SIMULATED:
         raise RefusedError("node", f"{name} is a simulated node; report under another name")
-    rank = node.rank if report.rank is None else report.rank
+    # Of several workers of a node the first has its rank.
+    is_first = report.worker.partition("/")[2] in ("", "0")
+    rank = report.rank if is_first and report.rank is not None else node.rank
     if (node.run_id, node.rank) != (run.pk, rank) or node.retired_at:
         Node.objects.filter(pk=node.pk).update(run=run, rank=rank, **BACK)
 
@@ -179,6 +181,18 @@ def assign_node(run: Run, report: WorkerLine, *, now: datetime) -> None:
 def tokens_of(run: Run) -> float:
     """Return the tokens per step from batch and sequence length, NaN if unknown."""
     return float(run.global_batch * run.seq_len) or math.nan
+
+
+def starts_key(run: str) -> str:
+    return f"steps-in:starts:{run}"
+
+
+def _next_start(name: str) -> int:
+    """Return the number of a start where Redis knows none: the last one, or after its end."""
+    run = Run.objects.filter(name=name, session__startswith=f"{AUTO}-").first()
+    if run is None:
+        return 1
+    return int(run.session.removeprefix(f"{AUTO}-")) + (run.finished_at is not None)
 
 
 class SessionResolver:
@@ -203,11 +217,11 @@ class SessionResolver:
 
     def _joined(self, hot: HotStore, run: str, worker: str, boot: str) -> str:
         """Assign a worker's process to the first start without this worker."""
-        key = f"steps-in:starts:{run}"
-        joined, number = hot.execute("HMGET", key, f"boot:{worker}:{boot}", "newest")
+        key = starts_key(run)
+        joined, newest = hot.execute("HMGET", key, f"boot:{worker}:{boot}", "newest")
         if joined is not None:
             return f"{AUTO}-{int(joined)}"
-        start = int(number or 1)
+        start = number = int(newest or _next_start(run))
         while not hot.execute("HSETNX", key, f"taken:{start}:{worker}", boot):
             if hot.execute("HGET", key, f"taken:{start}:{worker}") == boot.encode():
                 break
@@ -215,7 +229,7 @@ class SessionResolver:
         hot.execute_all(
             [
                 ("HSET", key, f"boot:{worker}:{boot}", start),
-                ("HSET", key, "newest", max(start, int(number or 1))),
+                ("HSET", key, "newest", max(start, number)),
                 ("EXPIRE", key, KEEP_S),
             ]
         )

@@ -16,8 +16,8 @@ import numpy as np
 from django.conf import settings
 
 from fleet.ingest.nodes import store_labels
-from fleet.ingest.runs import SessionResolver, assign_node, refresh_run, tokens_of
-from fleet.models import Run
+from fleet.ingest.runs import SessionResolver, assign_node, refresh_run, starts_key, tokens_of
+from fleet.models import Node, Run
 from fleet.runs.agent_requests import is_allowed
 from fleet.runs.annotations import annotate_phase
 from fleet.runs.compiles import FIRST_STEPS, store_compiles
@@ -34,6 +34,7 @@ from fleet.runs.state import (
     run_key,
     sessions_key,
     state_of,
+    watching_s,
     workers_key,
 )
 from telemetry.compiles import Compile
@@ -347,6 +348,7 @@ def _save_members(hot: HotStore, taken: Sequence[StepReport], *, now_s: float) -
             ]
         commands += [
             ("EXPIRE", workers_key(run, session), KEEP_S),
+            ("EXPIRE", starts_key(run), KEEP_S),
             ("ZADD", sessions_key(run), "NX", now_s, session),
             ("EXPIRE", sessions_key(run), KEEP_S),
             ("ZADD", LAST_REPORT, "GT", now_s, run),
@@ -578,16 +580,20 @@ def update_reported_runs(hot: HotStore, *, now: datetime, watcher: int = 0, of: 
         store_assembled(hot, waited_for, now_s=now_s, rows={run.name: run for run in runs})
     is_count_due = int(now_s) % COUNT_EVERY_S == 0
     changed = []
+    listened_s = watching_s(hot, now_s=now_s)
     for run in runs:
         state = state_of(hot, run.name)
         if state is None:
             continue
-        was, counted = run.phase, (run.last_step, run.n_tokens)
-        update_run(run, state, now=now)
+        was, since, counted = run.phase, run.phase_since, (run.last_step, run.n_tokens)
+        update_run(run, state, now=now, listened_s=math.inf if listened_s is None else listened_s)
         # The first start of a job is not annotated; a restart is.
         if run.phase != was and (counted[0] or run.phase in OVER):
             annotate_phase(run, was=was, at=run.phase_since)
-        if run.phase != was or is_count_due:
+        is_other = (run.phase, run.phase_since) != (was, since)
+        if is_other and run.phase == Run.Phase.TRAINING:
+            release_nodes(hot, run, state)
+        if is_other or is_count_due:
             total, stored = hot.execute_all(
                 [("HGET", TOTALS, run.name), ("HGET", BASES, run.name)]
             )
@@ -597,14 +603,25 @@ def update_reported_runs(hot: HotStore, *, now: datetime, watcher: int = 0, of: 
                 hot.execute("HSET", BASES, run.name, base)
             run.n_tokens = max(run.n_tokens, int(float(total or 0.0) + base))
             is_active = run.finished_at is None
-            if run.phase != was or is_active or counted != (run.last_step, run.n_tokens):
+            if is_other or is_active or counted != (run.last_step, run.n_tokens):
                 changed.append(run)
     if changed:
         Run.objects.bulk_update(changed, UPDATED_FIELDS)
 
 
-def update_run(run: Run, state: RunState, *, now: datetime) -> None:
-    """Update a run from its workers' state; counts never decrease."""
+def release_nodes(hot: HotStore, run: Run, state: RunState) -> None:
+    """Let go of the nodes of the start before that have no part in this one."""
+    here = {member.node for member in state.members.values()}
+    for session in hot.execute("ZREVRANGE", sessions_key(run.name), 1, 1):
+        before = {each.node for each in members_of(hot, run.name, session.decode()).values()}
+        Node.objects.filter(run=run, name__in=before - here).update(run=None)
+
+
+def update_run(run: Run, state: RunState, *, now: datetime, listened_s: float = math.inf) -> None:
+    """Update a run from its workers' state; counts never decrease.
+
+    Silence counts for as long as we have ``listened_s``. Who reports after it has gone on.
+    """
     heard_at = datetime.fromtimestamp(state.heard_s, UTC)
     run.heard_at = heard_at
     # If it falls silent, it is paid up to now.
@@ -623,11 +640,14 @@ def update_run(run: Run, state: RunState, *, now: datetime) -> None:
         run.session, run.finished_at = state.session, None
         _enter(run, Run.Phase.COMPILING, heard_at)
     if run.finished_at is not None:
-        return
+        if heard_at <= run.finished_at or _end_of(run, state, 0.0) is not None:
+            return
+        run.finished_at = None
+        _enter(run, Run.Phase.COMPILING, heard_at)
     if run.phase not in (Run.Phase.TRAINING, *OVER) and state.shift is not None:
         began_s = state.began_s or state.heard_s
         _enter(run, Run.Phase.TRAINING, datetime.fromtimestamp(began_s, UTC))
-    end = _end_of(run, state, now.timestamp())
+    end = _end_of(run, state, min(now.timestamp() - state.heard_s, listened_s))
     if end is not None:
         _enter(run, end, heard_at)
         run.finished_at = heard_at
@@ -649,13 +669,12 @@ def _reason_of(state: RunState) -> str:
     return f"{first.reason or 'no reason given'} (rank {first.rank} on {first.node})"
 
 
-def _end_of(run: Run, state: RunState, now_s: float) -> Run.Phase | None:
+def _end_of(run: Run, state: RunState, quiet_s: float) -> Run.Phase | None:
     """Return the final phase of a run, None while it is running.
 
     One failed worker fails the run. A silent job fails after ``LOST_S``.
     """
     ends = [member.ended for member in state.members.values()]
-    quiet_s = now_s - state.heard_s
     if any(end == 2 for end in ends):
         return Run.Phase.FAILED
     n_done = sum(end == 1 for end in ends)

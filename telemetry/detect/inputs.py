@@ -39,6 +39,7 @@ class DetectionInput:
     ``n_stages`` is the pipeline depth; stages are contiguous blocks of workers. ``phase`` is what
     the run reports, since ``phase_since_s`` (None: unknown). ``open_problems`` are the open alerts
     of the run and of its nodes. ``reads_hardware``: whether hardware rules run in this second.
+    Steps that end after ``started_s`` are those of its newest start, where that is known.
     ``earlier(since_s)`` reads steps before the window, and ``saved(before_s)`` how long
     checkpoints took that ended before. ``checkpoint_s`` is the expected duration of one.
     ``watches`` keeps what is known of each run from one second to the next. Nodes report every
@@ -60,6 +61,7 @@ class DetectionInput:
     counts: Span | None = None
     phase: str = "training"
     phase_since_s: float | None = None
+    started_s: float | None = None
     open_problems: tuple[OpenProblem, ...] = ()
     reads_hardware: bool = True
     hardware_at: Callable[[Sequence[str], Sequence[int]], Span] | None = None

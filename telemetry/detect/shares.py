@@ -160,10 +160,10 @@ class Shares:
         self.limit_ratio, is_first = inputs.limit_ratio, not len(self.rows)
         if is_first and inputs.earlier is not None and len(timed):
             lasted_s = N_STEPS * float(np.median(timed.step_s))
-            self._take(inputs.earlier(inputs.now_s - lasted_s).reported.timed)
+            self._take(inputs.earlier(inputs.now_s - lasted_s).reported.timed, inputs.started_s)
         n_earlier = int((self.rows[:, ENDED] < timed.ended_at_s.min(initial=np.inf)).sum())
         # What was read as earlier may hold all of them.
-        if not self._take(timed) and not (is_first and len(self.rows)):
+        if not self._take(timed, inputs.started_s) and not (is_first and len(self.rows)):
             return
         if is_first and inputs.steps.ended_at_s[0] < self.rows[0, ENDED]:
             self.timed_since_s = float(self.rows[0, ENDED] - self.rows[0, STEP_S])
@@ -186,9 +186,13 @@ class Shares:
         elif not self.is_open and self._begins(same, level):
             self._open(same)
 
-    def _take(self, steps: StepBatch) -> bool:
+    def _take(self, steps: StepBatch, started_s: float | None) -> bool:
         """Keep steps that were not seen yet; return whether there are any."""
         last, ended_s = self.rows[-1, [STEP, ENDED]] if len(self.rows) else (-np.inf, np.inf)
+        if started_s is not None and ended_s <= started_s < steps.ended_at_s.max(initial=-np.inf):
+            # Its numbers go on.
+            self.rows, self.is_calm = self.rows[:0], self.is_calm[:0]
+            self.started_s, ended_s = started_s, np.inf
         if ((steps.step <= last) & (steps.ended_at_s > ended_s + PAUSE_S)).any():
             # It began again from a checkpoint.
             self.rows, self.is_calm = self.rows[:0], self.is_calm[:0]

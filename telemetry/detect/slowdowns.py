@@ -234,7 +234,9 @@ class RunWatch:
         plan, parts = self.steps.plan, self.parts
         known = _known(inputs) if plan is None else []
         self.steps.usual = known[0][0] if known else None
-        is_new = self.steps.update(inputs.steps, inputs.now_s, earlier=inputs.earlier)
+        is_new = self.steps.update(
+            inputs.steps, inputs.now_s, earlier=inputs.earlier, started_s=inputs.started_s
+        )
         if is_new:
             self._limits = None
         if self.steps.plan is not None:

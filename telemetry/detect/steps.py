@@ -183,6 +183,13 @@ class Plan:
         """Whether steps of so many tokens do as much work."""
         return abs(tokens - self.tokens) <= SAME_RATIO * abs(self.tokens)
 
+    def _are_mine(self, workers: tuple[str, ...]) -> bool:
+        """Whether these are some of its workers; in a pipeline each in its place."""
+        here = set(workers)
+        if self.n_stages == 1:
+            return here <= set(self.workers)
+        return workers == tuple(worker for worker in self.workers if worker in here)
+
     def is_of(self, rows: StepBatch) -> bool:
         """Whether these steps do the same work on the same workers."""
         tokens = float(_or_zero(rows.tokens[-1]))
@@ -192,7 +199,7 @@ class Plan:
         return (
             self.is_as_long(tokens)
             and n_lost <= max(1, int(SAME_RATIO * len(self.workers)))
-            and (reporting == self.workers or set(reporting) <= set(self.workers))
+            and (reporting == self.workers or self._are_mine(reporting))
         )
 
 
@@ -208,7 +215,7 @@ class Steps:
         self.is_calm = True
         self.usual: Usual | None = None
         # Steps that ended by then belong to an earlier start of the run.
-        self._since_s = -np.inf
+        self._since_s = self._started_s = -np.inf
         self._last_ended_s = -np.inf
         self._before: Plan | None = None
         self._is_new = True
@@ -240,8 +247,13 @@ class Steps:
         now_s: float,
         *,
         earlier: Callable[[float], StepBatch] | None = None,
+        started_s: float | None = None,
     ) -> bool:
-        """Take the new steps of a window, or of all stored ones; return whether there were any."""
+        """Take the new steps of a window, or of all stored ones; return whether there were any.
+
+        What ends after ``started_s`` is of another start than what ended by then.
+        """
+        self._started_s = -np.inf if started_s is None else started_s
         if self._is_new and len(steps) and earlier is not None:
             steps = earlier(0.0)
         self._is_new &= not len(steps)
@@ -258,16 +270,22 @@ class Steps:
         again = steps.step <= self.last_step
         if (again & (steps.ended_at_s > self._last_ended_s + PAUSE_S)).any():
             # It began again from a checkpoint.
-            self.plan = self._before = None
-            self._shifts = {}
+            self._begin_again()
             self._since_s, self.last_step = self._last_ended_s, -1
-            self._incomplete = []
         new = steps[(steps.step > self.last_step) & (steps.ended_at_s > self._since_s)]
-        pieces = _blocks(new[_is_settled(new, now_s)].reported)
-        for piece in pieces:
-            self._take(piece)
-            self.last_step = int(piece.step[-1])
-        return bool(pieces)
+        is_before, any_ = new.ended_at_s <= self._started_s, False
+        for of_start in (new[is_before], new[~is_before]):
+            if len(of_start) and self._last_ended_s <= self._started_s < of_start.ended_at_s[0]:
+                self._begin_again()
+            for piece in _blocks(of_start[_is_settled(of_start, now_s)].reported):
+                self._take(piece)
+                self.last_step, any_ = int(piece.step[-1]), True
+        return any_
+
+    def _begin_again(self) -> None:
+        """Know nothing of the steps of another start."""
+        self.plan = self._before = None
+        self._shifts, self._skip, self._incomplete = {}, 0, []
 
     def _take(self, rows: StepBatch) -> None:
         began_s = float(rows.ended_at_s[0] - rows.step_s[0])

@@ -326,13 +326,19 @@ def unpack_steps(
     for record in records:
         row = record[DIGEST_BYTES : len(record) // 8 * 8]
         groups.setdefault((record[:DIGEST_BYTES], len(row)), []).append(row)
-    workers_by_digest = {digest: workers_of(digest) for digest in {digest for digest, _ in groups}}
-    known = {
-        key: tuple(names) for key in groups if (names := workers_by_digest[key[0]]) is not None
+    names_of = {
+        digest: tuple(names)
+        for digest in {digest for digest, _ in groups}
+        if (names := workers_of(digest)) is not None
     }
-    workers = tuple(dict.fromkeys(name for names in known.values() for name in names))
+    known = {key: names_of[key[0]] for key in groups if key[0] in names_of}
     if not known:
         return StepBatch.empty(run)
+    # In the order of the newest that miss no worker: a restart may give them other ranks.
+    most = max(map(len, known.values()))
+    digests = (record[:DIGEST_BYTES] for record in reversed(records))
+    newest = next(names for each in digests if len(names := names_of.get(each, ())) == most)
+    workers = tuple(dict.fromkeys(name for names in (newest, *known.values()) for name in names))
     columns = {name: i for i, name in enumerate(workers)}
     # After the phases come as many columns as the record has: loss, other communication.
     n_phases = {key: len(PHASES) * len(names) for key, names in known.items()}

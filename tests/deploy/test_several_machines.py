@@ -308,14 +308,14 @@ class Installation:
     def fires_once(self, run: str, *, of: str) -> None:
         """Let a run fail: a message about it arrives, and the other machine lists the alert."""
         self.job.losses[run] = "NaN"
-        wait_for(lambda: run in self.pages(), within_s=WITHIN_S)
+        wait_for(lambda: f"firing {run}" in self.pages(), within_s=WITHIN_S)
         assert run in asked(HOSTS[of], "/api/v1/alerts?state=open", self.reader)
 
     def pages(self) -> list[str]:
-        """Return the runs of all pages; a message that came again counts once."""
+        """Return kind and run of all messages; one that came again counts once."""
         by_key = {post.key: post.json for post in self.hook.posts}
         return [
-            alert["run"]
+            f"{message['kind']} {alert['run']}"
             for message in by_key.values()
             for alert in message["alerts"]
             if alert["rule"] == "loss_not_finite"
@@ -411,5 +411,5 @@ def test_work_moves_to_the_machine_that_is_left_and_nothing_is_doubled(tmp_path:
         # What was acknowledged counts once.
         steps = HotStore(all_.redis).totals().steps
         assert steps == dict.fromkeys(("x", "y", "z"), all_.job.step)
-        assert sorted(all_.pages()) == ["x", "y", "z"]
+        assert sorted(all_.pages()) == ["firing x", "firing y", "firing z"]
         assert all_.senders.turns == [first, second, first, second]

@@ -1,7 +1,7 @@
 """Alerts of jobs over time: outages of trnwatch, restarts with other ranks, nodes that left."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -239,7 +239,7 @@ def test_a_node_that_its_job_replaced_may_be_shut_down(job: Job) -> None:
             Block(shard_of(name), int(job.clock.now_s), (name,), values) for name in nodes
         )
 
-    def train(session: str, nodes: Sequence[str], steps: range, up: Sequence[str]) -> None:
+    def train(session: str, nodes: Sequence[str], steps: range, up: Iterable[str]) -> None:
         for number in steps:
             job.train(session, nodes, range(number, number + 1), pp=1, longer=1.0)
             agents(*up)

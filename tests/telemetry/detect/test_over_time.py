@@ -14,19 +14,19 @@ from tests.telemetry.detect.playing import from_step, inputs_of, steps_of
 AWAY_S = 120.0
 
 
-def look(steps: StepBatch, watches: dict[str, Any], *, n_stages: int = 1) -> list[Finding]:
+def look(steps: StepBatch, watches: dict[str, Any], **about: Any) -> list[Finding]:
     """Look after each ten steps; return what is found at the end."""
     found: list[Finding] = []
     for end in range(10, len(steps) + 1, 10):
         seen = inputs_of(steps[max(0, end - 180) : end], watches)
         now_s = float(steps.ended_at_s[end - 1]) + 0.5
-        found = find_slowdowns(replace(seen, n_stages=n_stages, now_s=now_s))
+        found = find_slowdowns(replace(seen, now_s=now_s, **about))
     return found
 
 
 def staged(n_steps: int, *, after: StepBatch | None = None) -> StepBatch:
     """Return steps of two stages, the second of which has a tenth more to do."""
-    start = {} if after is None else {
+    start: dict[str, Any] = {} if after is None else {
         "first": len(after), "start_s": float(after.ended_at_s[-1]) + AWAY_S
     }  # fmt: skip
     longer = from_step(0, "compute_s", 1.1, workers=[4, 5, 6, 7])
@@ -60,4 +60,5 @@ def test_a_restart_whose_numbers_go_on_begins_a_new_plan() -> None:
     assert look(before, watches) == []
     slower = from_step(0, "compute_s", 1.5)
     start_s = float(before.ended_at_s[-1]) + AWAY_S
-    assert look(steps_of(200, change=slower, first=200, start_s=start_s), watches) == []
+    after = steps_of(200, change=slower, first=200, start_s=start_s)
+    assert look(after, watches, started_s=start_s) == []
