@@ -247,6 +247,7 @@ def look(
         findings = joined(findings, compile_findings(runs, now=now, stepped_s=stepped_s))
     evaluated = evaluated_subjects(snapshots, last_seen, open_.subjects, now_s=now_s)
     evaluated -= found_by_others(snapshots, open_.subjects, now=now)
+    evaluated -= of_young(snapshots, watches, now_s=now_s)
     findings = [f for f in findings if f.rule not in OF_MISSING_DATA or f.run not in lagging]
     evaluated -= {key for key in evaluated if key[0] in OF_MISSING_DATA and key[1] in of_lagging}
     told = told_of(seen_in, dead, now_s=now_s)
@@ -548,6 +549,19 @@ def evaluated_subjects(
     return subjects - unsettled(
         [snapshot.ecc_counts for snapshot in snapshots], open_subjects, now_s=now_s
     )
+
+
+def of_young(
+    snapshots: Iterable[RunSnapshot], watches: Mapping[str, Any], *, now_s: float
+) -> set[Subject]:
+    """List what hardware alone would say of runs whose hardware has been read for minutes only."""
+    unknown: set[Subject] = set()
+    for each in snapshots:
+        watch = watches.get(each.run.name)
+        if each.heartbeat is None and watch is not None and watch.parts.is_young(now_s):
+            of_run = (f"run:{each.run.name}", *(f"node:{name}" for name in each.members.nodes))
+            unknown |= {(rule, subject) for rule in SLOWDOWNS for subject in of_run}
+    return unknown
 
 
 def nodes_in(subjects: Iterable[Subject]) -> set[str]:

@@ -240,6 +240,11 @@ class Parts:
         per_device = max(1, inputs.cores_per_device)
         return (self.nodes, self._per_device) == (inputs.nodes, per_device)
 
+    def is_young(self, now_s: float) -> bool:
+        """Whether it has not read for long enough to find again what an alert is about."""
+        # It counts from so long before its first block.
+        return self._epoch_s is None or now_s - self._epoch_s < 2 * FORGET_S
+
     def unread(self) -> "Parts":
         """Return the same of which nothing is known yet."""
         return Parts(

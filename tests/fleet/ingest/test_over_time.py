@@ -8,7 +8,7 @@ import pytest
 
 from fleet.alerts.snapshots import run_members
 from fleet.ingest.runs import assign_node
-from fleet.ingest.steps import LOST_S, StepIngest
+from fleet.ingest.steps import LOST_S
 from fleet.models import Run
 from fleet.runs.state import KEEP_S
 from telemetry.ingest.step_reports import read_step_line
@@ -104,24 +104,6 @@ def test_a_job_that_restarts_after_a_week_is_another_start(
     run = run_now()
     assert (run.finished_at, run.phase) == (None, Run.Phase.TRAINING)
     assert run.last_step == 10
-
-
-def test_two_web_processes_agree_on_a_start_after_redis_was_emptied(
-    db: None, hot: HotStore, now_s: float
-) -> None:
-    webs = [StepIngest(time.monotonic), StepIngest(time.monotonic)]
-    for number in range(1, 4):
-        webs[0].deliver(hot, auto_lines(number, "a", now_s + number), arrived_s=now_s + number)
-    for number in range(2, 5):
-        at_s = now_s + 20 + number
-        webs[0].deliver(hot, auto_lines(number, "b", at_s), arrived_s=at_s)
-    hot.execute("FLUSHDB")
-    for number in range(5, 9):
-        at_s = now_s + 20 + number
-        for place, each in enumerate(auto_lines(number, "b", at_s)):
-            webs[place % 2].deliver(hot, [each], arrived_s=at_s)
-
-    assert hot.execute("ZCARD", "steps-in:sessions:real") == 1
 
 
 def test_nodes_keep_their_order_when_ranks_alternate_between_them(
