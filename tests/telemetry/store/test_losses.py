@@ -56,8 +56,8 @@ def test_steps_with_and_without_a_loss_stand_side_by_side(hot: HotStore) -> None
     found = hot.steps("llama", since_s=0)
 
     np.testing.assert_array_equal(found.loss, [np.nan] * 3 + [2.0, 1.5])
-    assert found.workers == ("a", "b", "c")
-    np.testing.assert_array_equal(np.isnan(found.phases["wait_s"][:, 0]), [0, 0, 0, 1, 1])
+    assert found.workers == ("b", "c", "a")
+    np.testing.assert_array_equal(np.isnan(found.phases["wait_s"][:, 2]), [0, 0, 0, 1, 1])
 
 
 def test_records_without_a_loss_have_no_room_for_one() -> None:

@@ -51,9 +51,10 @@ def test_a_worker_that_joins_was_absent_before(hot: HotStore) -> None:
 
     found = hot.steps("llama", since_s=0)
 
-    assert found.workers == ("a", "b", "c")
+    # In the order of the newest: a restart may give workers other ranks.
+    assert found.workers == ("b", "c", "a")
     np.testing.assert_array_equal(
-        found.phases["compute_s"], [[1, 2, np.nan], [1, 2, np.nan], [np.nan, 3, 4]]
+        found.phases["compute_s"], [[2, np.nan, 1], [2, np.nan, 1], [3, 4, np.nan]]
     )
 
 
