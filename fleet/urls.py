@@ -118,6 +118,9 @@ urlpatterns: list[URLPattern | URLResolver] = [
     page("hand-over/", handover.hand_over),
     page("hand-over/markdown", handover.hand_over_markdown),
     page("notifications/", notifications.notification_list),
+    # At the root, because it may only serve what is below its own address.
+    page("push-worker.js", notifications.push_worker),
+    page("notifications/devices/", notifications.device_new),
     page("notifications/slack", notifications.slack_interaction),
     page("notifications/preview/<slug:kind>", notifications.receiver_preview),
     page("notifications/receivers/new/", notifications.receiver_new),

@@ -18,7 +18,7 @@ SOURCES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py
 PAGES = sorted((ROOT / "templates").rglob("*.html"))
 SENTENCES = sorted((ROOT / "templates").rglob("*.txt"))
 # Their line breaks are text: of messages, and of Markdown.
-BREAKS_ARE_TEXT = {"_quality.txt", "mail.txt", "slack_alert.txt", "title.txt"}
+BREAKS_ARE_TEXT = {"_quality.txt", "mail.txt", "push.txt", "slack_alert.txt", "title.txt"}
 ASSETS = sorted(p for ext in ("css", "js") for p in (ROOT / "fleet/static").rglob(f"*.{ext}"))
 WRITTEN = sorted(
     path

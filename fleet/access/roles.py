@@ -94,7 +94,7 @@ DEMO_ADMIN = "admin"
 INGEST_VIEWS = frozenset(
     {"ingest-neuron-monitor", "ingest-efa", "ingest-steps", "ingest-prometheus", "ingest-otlp"}
 )
-PUBLIC_VIEWS = INGEST_VIEWS | {"sign-in", "sign-out", "healthz", "node-file"}
+PUBLIC_VIEWS = INGEST_VIEWS | {"sign-in", "sign-out", "healthz", "node-file", "push-worker"}
 # These check a signature themselves.
 PUBLIC_VIEWS |= {"alert-image", "slack-interaction"}
 # The API authenticates in fleet/api/auth.py.
@@ -154,17 +154,21 @@ def has_role(user: AbstractBaseUser | AnonymousUser, role: str) -> bool:
     return ROLES.index(role_of(user)) >= ROLES.index(role)
 
 
+def check_role(user: AbstractBaseUser | AnonymousUser, role: str) -> None:
+    """Raise PermissionDenied unless a user has at least this role."""
+    if not has_role(user, role):
+        if not user.is_authenticated:
+            raise PermissionDenied(f"This needs the role {role}. Sign in first.")
+        raise PermissionDenied(f"This needs the role {role}; yours is {role_of(user)}.")
+
+
 def requires(role: str) -> Callable[[View[R, P]], View[R, P]]:
     """Let only users of at least this role into a view; others get the 403 page."""
 
     def guard(view: View[R, P]) -> View[R, P]:
         @wraps(view)
         def guarded(request: R, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
-            if not has_role(request.user, role):
-                if not request.user.is_authenticated:
-                    raise PermissionDenied(f"This needs the role {role}. Sign in first.")
-                mine = role_of(request.user)
-                raise PermissionDenied(f"This needs the role {role}; yours is {mine}.")
+            check_role(request.user, role)
             return view(request, *args, **kwargs)
 
         return guarded

@@ -246,7 +246,11 @@ LONGEST_GROUP_KEY = 200
 
 def routing_table() -> list[Route]:
     """List the routes in the order of evaluation, with their receivers."""
-    return list(Route.objects.in_order().prefetch_related("receivers"))
+    routes = list(Route.objects.in_order().prefetch_related("receivers"))
+    devices = list(Receiver.objects.devices()) if routes else []
+    for route in routes:
+        route.people = devices
+    return routes
 
 
 def routes_of(alert: Alert, table: Iterable[Route]) -> Iterator[Route]:
@@ -269,7 +273,7 @@ def receivers_of(alert: Alert, table: Iterable[Route]) -> list[tuple[Route, Rece
     """List each enabled receiver of an alert once, with the route that leads to it."""
     receivers: dict[int, tuple[Route, Receiver]] = {}
     for route in routes_of(alert, table):
-        for receiver in route.receivers.all():
+        for receiver in route.targets(is_page=alert.severity == Alert.Severity.PAGE):
             if receiver.is_enabled:
                 receivers.setdefault(receiver.pk, (route, receiver))
     return list(receivers.values())

@@ -1,9 +1,10 @@
 """Where notifications go, with sealed secrets, and each one on its way until it is there."""
 
 import base64
+import hashlib
 import json
 import uuid
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, Self
@@ -52,9 +53,19 @@ def _keys() -> tuple[str, ...]:
 
 @lru_cache(maxsize=8)
 def _locks(keys: tuple[str, ...]) -> MultiFernet:
-    """Derive encryption keys for this purpose; any text can be a key."""
-    derived = (HKDF(SHA256(), KEY_BYTES, SALT, PURPOSE).derive(key.encode()) for key in keys)
+    derived = _derived(keys, PURPOSE, KEY_BYTES)
     return MultiFernet([Fernet(base64.urlsafe_b64encode(each)) for each in derived])
+
+
+def _derived(keys: Iterable[str], purpose: bytes, n_bytes: int) -> Iterator[bytes]:
+    """Derive a key for one purpose from each; any text can be a key."""
+    for key in keys:
+        yield HKDF(SHA256(), n_bytes, SALT, purpose).derive(key.encode())
+
+
+def derived_keys(purpose: bytes, n_bytes: int) -> Iterator[bytes]:
+    """Derive keys for another purpose from those that seal, the newest first."""
+    return _derived(_keys(), purpose, n_bytes)
 
 
 SEALED = frozenset({"target", "secret"})
@@ -63,6 +74,10 @@ SEALED = frozenset({"target", "secret"})
 class ReceiverQuerySet(models.QuerySet["Receiver"]):
     def enabled(self) -> Self:
         return self.filter(is_enabled=True)
+
+    def devices(self) -> Self:
+        """Keep the browsers of people who may still sign in."""
+        return self.enabled().filter(kind=Receiver.Kind.PUSH, owner__is_active=True)
 
     def update(self, **values: Any) -> int:
         """Update columns; sealed ones can only be saved one by one."""
@@ -79,6 +94,7 @@ class Receiver(models.Model):
         ALERTMANAGER = "alertmanager", "Alertmanager"
         EMAIL = "email", "e-mail"
         APPRISE = "apprise", "other service"
+        PUSH = "push", "browser"
 
         @property
         def groups_itself(self) -> bool:
@@ -106,6 +122,14 @@ class Receiver(models.Model):
         blank=True,
         db_default="",
         help_text="Target and secret, encrypted. Empty: they are plain text.",
+    )
+    owner = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        models.CASCADE,
+        null=True,
+        blank=True,
+        related_name="devices",
+        help_text="Who is notified in this browser; other kinds have no owner.",
     )
     is_enabled = models.BooleanField(default=True)
     created_at = models.DateTimeField()
@@ -184,6 +208,11 @@ class Receiver(models.Model):
             self.is_locked = True
 
     @property
+    def fingerprint(self) -> str:
+        """By which a browser recognises its own address, and no one else can use it."""
+        return hashlib.sha256(self.target.encode()).hexdigest()
+
+    @property
     def masked_target(self) -> str:
         """The target without possible secrets, such as the path of a URL."""
         if self.is_locked:
@@ -218,12 +247,22 @@ class Route(models.Model):
         RUN_AND_RULE = "run,rule", "run and rule"
         TEAM = "team", "team"
 
+    class Devices(models.TextChoices):
+        """Which of its alerts are sent to the browsers that people chose to be notified in."""
+
+        NONE = "none", "none"
+        PAGES = "pages", "pages"
+        ALL = "all", "pages and warnings"
+
     position = models.PositiveIntegerField(default=0)
     name = models.CharField(max_length=60)
     matchers = models.TextField(
         blank=True, help_text="All must match. Empty: every alert matches."
     )
     receivers = models.ManyToManyField("fleet.Receiver", related_name="routes", blank=True)
+    devices = models.CharField(
+        max_length=8, choices=Devices, default=Devices.PAGES, db_default=Devices.PAGES
+    )
     group_by = models.CharField(max_length=16, choices=GroupBy, default=GroupBy.RUN)
     group_wait_s = models.PositiveIntegerField(
         default=5, help_text="How long the first alert of a group waits for others."
@@ -236,6 +275,8 @@ class Route(models.Model):
     is_default = models.BooleanField(default=False)
 
     objects = RouteQuerySet.as_manager()
+    # The browsers of people, the same for all routes: the routing table adds them.
+    people: Sequence[Receiver] = ()
 
     class Meta:
         constraints = (
@@ -246,6 +287,17 @@ class Route(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def n_devices(self) -> int:
+        return 0 if self.devices == self.Devices.NONE else len(self.people)
+
+    def targets(self, *, is_page: bool) -> list[Receiver]:
+        """List the receivers of an alert, also those that are off."""
+        is_sent = self.devices == self.Devices.ALL or (
+            is_page and self.devices == self.Devices.PAGES
+        )
+        return [*self.receivers.all(), *(self.people if is_sent else ())]
 
 
 class ConfigurationChange(models.Model):
@@ -358,6 +410,11 @@ class DeliveryQuerySet(models.QuerySet["Delivery"]):
         """Keep failed deliveries that were not settled."""
         return self.filter(state=Delivery.State.DEAD)
 
+    def sendable(self) -> Self:
+        """Keep those to receivers that are on, and to people who may still sign in."""
+        allowed = self.filter(receiver__is_enabled=True)
+        return allowed.exclude(receiver__owner__is_active=False)
+
     def late(self, now: datetime) -> Self:
         """Keep overdue deliveries that no sender has tried.
 
@@ -367,7 +424,7 @@ class DeliveryQuerySet(models.QuerySet["Delivery"]):
         tried = Delivery.objects.unfinished().filter(
             receiver=OuterRef("receiver"), n_attempts__gt=0
         )
-        late = self.filter(untried, next_try_at__lt=now - LATE_AFTER, receiver__is_enabled=True)
+        late = self.sendable().filter(untried, next_try_at__lt=now - LATE_AFTER)
         return late.exclude(Exists(tried))
 
     def due(self, now: datetime) -> Self:

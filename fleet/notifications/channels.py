@@ -30,6 +30,7 @@ from fleet.notifications.http_client import (
     UnreachableError,
 )
 from fleet.notifications.messages import KIND, AlertItem, Message
+from fleet.notifications.web_push import push_request
 from telemetry.errors import LARGEST_SECOND, whole_number
 
 log = logging.getLogger(__name__)
@@ -151,7 +152,7 @@ class Slack(HttpChannel):
     def render(self, message: Message) -> Body:
         """Write one line for push notifications, and blocks with links and the full text."""
         title = f"{MARKS[message.kind]} {message.title}"
-        header = title if len(title) <= LONGEST_HEADER else f"{title[: LONGEST_HEADER - 1]}…"
+        header = _cut(title, LONGEST_HEADER)
         sections = [
             render_to_string(
                 "notifications/slack_alert.txt", {"item": item, "message": message}
@@ -594,6 +595,41 @@ def apprise_service(target: str) -> Any:
     return service
 
 
+# A push service takes 4,096 bytes, of which 103 are not text. In JSON a character may take six.
+LONGEST_PUSH_TITLE, LONGEST_PUSH_TEXT, LONGEST_TAG = 120, 400, 100
+RINGS = frozenset({KIND.FIRING, KIND.REPEATED, KIND.UNDELIVERED, KIND.TEST})
+
+
+class WebPush(HttpChannel):
+    """A browser of a person, through the push service of its vendor, which cannot read it."""
+
+    def render(self, message: Message) -> Body:
+        """Write a title, a few lines, and where a tap leads.
+
+        ``tag``: a later message about the same alerts replaces it. ``rings``: it makes itself
+        heard. ``stays``: it is shown until it is tapped.
+        """
+        text = render_to_string("notifications/push.txt", {"message": message})
+        title, _, lines = text.strip().partition("\n")
+        pks = " ".join(str(item.pk) for item in message.items)
+        return {
+            "title": _cut(" ".join(title.split()), LONGEST_PUSH_TITLE),
+            "text": _cut(lines.strip(), LONGEST_PUSH_TEXT),
+            "url": message.items[0].url if len(message.items) == 1 else message.list_url,
+            "tag": f"alerts {pks}"[:LONGEST_TAG] if pks else message.kind.value,
+            "rings": message.kind in RINGS,
+            "stays": message.is_open and any(item.severity == "page" for item in message.items),
+        }
+
+    def request(self, receiver: Receiver, body: Body, at: datetime) -> Request:
+        fields = dict(body)
+        return push_request(receiver, encode(body), topic=fields["tag"], is_urgent=fields["rings"])
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
 CHANNELS: dict[str, Channel] = {
     Receiver.Kind.WEBHOOK: Webhook(),
     Receiver.Kind.SLACK: Slack(),
@@ -601,4 +637,5 @@ CHANNELS: dict[str, Channel] = {
     Receiver.Kind.ALERTMANAGER: Alertmanager(),
     Receiver.Kind.EMAIL: Mail(),
     Receiver.Kind.APPRISE: Apprise(),
+    Receiver.Kind.PUSH: WebPush(),
 }

@@ -16,7 +16,7 @@ from django.db.models import F, Q
 
 from fleet.alerts.events import enqueue_delivery
 from fleet.alerts.matchers import silences_of
-from fleet.models import Delivery, NotifiedState, Receiver, Route
+from fleet.models import ConfigurationChange, Delivery, NotifiedState, Receiver, Route
 from fleet.models.delivery import DeliveryQuerySet
 from fleet.notifications.channels import CHANNELS, JSON, PATH, Body, encode, postable, watchdog
 from fleet.notifications.http_client import (
@@ -38,6 +38,8 @@ CLIENT_ERRORS = range(400, 500)
 # Client errors that may pass, and redirects that are permanent.
 TEMPORARY = frozenset({408, 425, 429})
 MOVED = frozenset({301, 308})
+# What a push service answers once a browser has ended its subscription.
+GONE = frozenset({404, 410})
 LONGEST_WAIT = timedelta(hours=1)
 LONGEST_ERROR = 300
 LOCKED = "target: sealed with a key that is not set; see TRNWATCH_SEALING_KEY_FALLBACKS"
@@ -195,7 +197,10 @@ class DeliveryClient:
         return self.send(delivery.receiver, body, key=delivery.key, now=now)
 
     def send(self, receiver: Receiver, body: Body, *, key: str, now: datetime) -> DeliveryResult:
-        """Send a rendered body; failures are results too."""
+        """Send a rendered body; failures are results too.
+
+        A browser that has ended its subscription is removed, with all that waits for it.
+        """
         channel = CHANNELS[receiver.kind]
         if receiver.is_locked:
             return DeliveryResult(why=LOCKED)
@@ -205,6 +210,12 @@ class DeliveryClient:
             return DeliveryResult(is_final=True, why=str(error))
         except UnreachableError as error:
             return DeliveryResult(why=str(error))
+        if receiver.kind == Receiver.Kind.PUSH and answer.status in GONE:
+            Receiver.objects.filter(pk=receiver.pk).delete()
+            why = f"{answer.status}: this browser has ended its subscription, so it was removed"
+            text = f"removed device {receiver}: {why}"[:LONGEST_ERROR]
+            ConfigurationChange.objects.create(at=now, by="trnwatch", text=text)
+            return DeliveryResult(is_final=True, status=answer.status, why=why)
         return result_of(answer, is_confirmed=channel.confirms(answer), now=now)
 
 
@@ -243,7 +254,7 @@ def _retry_after(text: str, *, now: datetime) -> timedelta | None:
 
 def due(*, now: datetime, busy: Collection[int], limit: int) -> list[Delivery]:
     """List what is to be sent now, the longest overdue first, nothing to busy receivers."""
-    rows = Delivery.objects.due(now).filter(receiver__is_enabled=True)
+    rows = Delivery.objects.due(now).sendable()
     rows = rows.exclude(receiver__in=busy).order_by("next_try_at", "pk")
     return list(rows.select_related("receiver", "route")[:limit])
 

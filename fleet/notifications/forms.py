@@ -1,11 +1,15 @@
-"""The forms of receivers and routes."""
+"""The forms of receivers, devices and routes."""
 
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import datetime
+from itertools import chain, count
 from typing import Any
 
+import msgspec
 from django import forms
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
 
@@ -14,6 +18,7 @@ from fleet.models import Receiver, Route
 from fleet.notifications.channels import EVENTS_URL, apprise_service
 from fleet.notifications.http_client import AddressError, Allowed, resolve, split
 from fleet.notifications.manual import LONGEST_NOTE
+from fleet.notifications.web_push import Subscription, check_endpoint, check_keys, server_keys
 from telemetry.errors import FieldError
 
 KIND = Receiver.Kind
@@ -79,13 +84,17 @@ class ReceiverForm(forms.Form):
             initial = {"target": EVENTS_URL}
         super().__init__(data, initial=initial)
         self.kind, self.receiver = kind, receiver
-        target, target_help, secret, secret_help = TARGET_AND_SECRET[self.kind]
+        # Only its browser knows the address of a device, and gives it by a DeviceForm.
+        texts = TARGET_AND_SECRET.get(self.kind, ("", "", "", ""))
+        target, target_help, secret, secret_help = texts
         keep = " Leave empty to keep the current one." if self.receiver else ""
         is_hidden = self.receiver is not None and self.kind in SECRET_TARGETS
         self.fields["target"].label = target
         self.fields["target"].help_text = target_help + (keep if is_hidden else "")
         if is_hidden and self.receiver:
             self.fields["target"].widget.attrs["placeholder"] = self.receiver.masked_target
+        if not target:
+            del self.fields["target"]
         if not secret:
             del self.fields["secret"]
             return
@@ -137,6 +146,70 @@ class ReceiverForm(forms.Form):
         return secret
 
 
+MOST_DEVICES = 10
+LONGEST_DEVICE, LONGEST_OWNER = 40, 14
+
+
+class DeviceForm(forms.Form):
+    """A browser that a person wants to be notified in, as it subscribed to its push service."""
+
+    name = forms.CharField(max_length=LONGEST_DEVICE, label="Name of this device")
+    endpoint = forms.CharField(max_length=500)
+    p256dh = forms.CharField(max_length=100)
+    auth = forms.CharField(max_length=40)
+    server_key = forms.CharField(max_length=100)
+
+    def __init__(self, owner: User, data: Mapping[str, Any] | None = None) -> None:
+        super().__init__(data)
+        self.owner = owner
+
+    def clean_endpoint(self) -> str:
+        endpoint: str = self.cleaned_data["endpoint"]
+        allowed = Allowed.of(settings.NOTIFY_ALLOW)
+        # A name that does not resolve now may do so when a notification is sent.
+        with suppress(OSError, UnicodeError):
+            try:
+                check_endpoint(endpoint, allowed)
+                list(resolve(split(endpoint), allowed))
+            except AddressError as error:
+                raise ValidationError(str(error).partition(": ")[2]) from error
+        return endpoint
+
+    def clean(self) -> dict[str, Any]:
+        data: dict[str, Any] = self.cleaned_data
+        if self.errors:
+            return data
+        if data["server_key"] not in server_keys():
+            raise ValidationError("The key of this server has changed. Reload the page.")
+        data["keys"] = Subscription(data["p256dh"], data["auth"], data["server_key"])
+        try:
+            check_keys(data["keys"])
+        except ValueError as error:
+            raise ValidationError("The keys of the browser are invalid.") from error
+        # Addresses are stored encrypted, so the database cannot search them.
+        devices = Receiver.objects.filter(kind=KIND.PUSH)
+        same = (each for each in devices if each.target == data["endpoint"])
+        data["device"] = next(same, Receiver(kind=KIND.PUSH, target=data["endpoint"]))
+        others = devices.filter(owner=self.owner).exclude(pk=data["device"].pk)
+        if others.count() >= MOST_DEVICES:
+            raise ValidationError(f"You have {MOST_DEVICES} devices. Remove one first.")
+        return data
+
+    def save(self, *, now: datetime) -> Receiver:
+        """Store the device; one with this address is taken over, also from another person."""
+        device: Receiver = self.cleaned_data["device"]
+        if device.pk is None:
+            device.created_at = now
+        device.owner, device.is_enabled = self.owner, True
+        device.secret = msgspec.json.encode(self.cleaned_data["keys"]).decode()
+        name = f"{self.owner.get_username()[:LONGEST_OWNER]}: {self.cleaned_data['name']}"
+        taken = {*Receiver.objects.exclude(pk=device.pk).values_list("name", flat=True)}
+        names = chain([name], (f"{name} {number}" for number in count(2)))
+        device.name = next(each for each in names if each not in taken)
+        device.save()
+        return device
+
+
 class SettleForm(forms.Form):
     """What to do with dead deliveries; without a receiver, with those of all."""
 
@@ -154,7 +227,9 @@ class SettleForm(forms.Form):
 
 LONGEST_WAIT_S = 3600
 LONGEST_REPEAT_MIN = 7 * 24 * 60
-OWN_FIELDS = ("name", "matchers", "group_by", "group_wait_s", "sends_resolved", "goes_on")
+OWN_FIELDS = (
+    *("name", "matchers", "devices", "group_by", "group_wait_s", "sends_resolved", "goes_on"),
+)
 
 
 class RouteForm(forms.Form):
@@ -168,10 +243,15 @@ class RouteForm(forms.Form):
         required=False,
     )
     receivers = forms.ModelMultipleChoiceField(
-        Receiver.objects.all(),
+        Receiver.objects.exclude(kind=KIND.PUSH),
         label="Receivers",
         required=False,
         widget=forms.CheckboxSelectMultiple,
+    )
+    devices = forms.ChoiceField(
+        choices=Route.Devices.choices,
+        label="Send to people's browsers",
+        help_text="To every browser in which a user chose to be notified.",
     )
     group_by = forms.ChoiceField(
         choices=Route.GroupBy.choices,

@@ -85,7 +85,8 @@ class RoutePreview:
 
     @property
     def has_no_receiver(self) -> bool:
-        return not any(receiver.is_enabled for receiver in self.receivers)
+        enabled = any(receiver.is_enabled for receiver in self.receivers)
+        return not (enabled or self.route.n_devices)
 
 
 def recent_alerts(*, now: datetime) -> list[Alert]:

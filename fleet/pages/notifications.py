@@ -6,12 +6,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import msgspec
 from django.conf import settings
 from django.contrib import messages
+from django.contrib.auth.models import User
 from django.core.paginator import Paginator
 from django.db import transaction
 from django.db.models import Count, Q
@@ -23,7 +24,7 @@ from django.views.decorators.clickjacking import xframe_options_sameorigin
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from fleet.access.roles import has_role, requires
+from fleet.access.roles import check_role, has_role, requires
 from fleet.alerts.actions import acknowledge, attempt
 from fleet.alerts.events import routing_table
 from fleet.alerts.matchers import FIELDS, LABEL_FIELD
@@ -34,7 +35,14 @@ from fleet.models.filters import given
 from fleet.models.problem import problem
 from fleet.notifications.channels import ACKNOWLEDGE, CHANNELS, JSON, encode, is_from_slack
 from fleet.notifications.delivery import DeliveryClient
-from fleet.notifications.forms import ReceiverForm, RouteForm, SettleForm
+from fleet.notifications.forms import (
+    LONGEST_DEVICE,
+    TARGET_AND_SECRET,
+    DeviceForm,
+    ReceiverForm,
+    RouteForm,
+    SettleForm,
+)
 from fleet.notifications.http_client import (
     AddressError,
     Allowed,
@@ -55,6 +63,7 @@ from fleet.notifications.listing import (
 )
 from fleet.notifications.manual import drop, record_change, send_again, send_test
 from fleet.notifications.messages import Message, item_of
+from fleet.notifications.web_push import server_keys
 from fleet.pages.fields import error_line, submit
 from fleet.pages.render import Filter, HtmxRequest, render_page, with_page
 from fleet.pages.tables import Column, Table, in_chunks, moment, number
@@ -204,7 +213,9 @@ def notification_list(request: HtmxRequest) -> HttpResponse:
     table = routing_table()
     routes, unrouted = preview(table, recent_alerts(now=timezone.now()))
     context = notifications_context() | {
-        "kinds": Receiver.Kind.choices,
+        "kinds": ADDED_BY_ADMINS,
+        "server_key": next(iter(server_keys())),
+        "longest_device": LONGEST_DEVICE,
         "routes": routes,
         "unrouted": unrouted if table else [],
         "changes": ConfigurationChange.objects.filter(kind=ConfigurationChange.Kind.NOTIFICATIONS)[
@@ -242,6 +253,7 @@ def sending(*, now: datetime) -> dict[str, Any]:
 
 TEST_WITHIN_S = 8.0
 Kind = Receiver.Kind
+ADDED_BY_ADMINS = [(kind.value, kind.label) for kind in Kind if kind in TARGET_AND_SECRET]
 # A mail has its styles in its elements, and nothing in it may run.
 PREVIEW_CSP = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'self'"
@@ -273,7 +285,7 @@ class Click(msgspec.Struct):
 def receiver_new(request: HtmxRequest) -> HttpResponse:
     asked = request.POST if request.method == "POST" else request.GET
     kind = asked.get("kind", Kind.WEBHOOK)
-    if kind not in Kind:
+    if kind not in TARGET_AND_SECRET:
         raise Http404(f"{kind[:20]!r} is no kind of receiver")
     form = ReceiverForm(kind, None, request.POST if request.method == "POST" else None)
     if not (form.is_bound and form.is_valid()):
@@ -281,23 +293,56 @@ def receiver_new(request: HtmxRequest) -> HttpResponse:
     now, by = timezone.now(), request.user.get_username()
     receiver = Receiver.objects.create(kind=kind, created_at=now, **form.cleaned_data)
     record_change(f"added receiver {receiver} ({receiver.get_kind_display()})", by=by, now=now)
-    if not Route.objects.exists():
-        route = Route.objects.create(name="everything", is_default=True)
-        route.receivers.add(receiver)
+    # A device may have made the default route before.
+    if not Route.objects.filter(Q(is_default=False) | Q(receivers__isnull=False)).exists():
+        _default_route().receivers.add(receiver)
         messages.success(request, f"{receiver} gets every alert. Routes below change that.")
     else:
         messages.success(request, f"{receiver} is added. Select it in a route to use it.")
     return HttpResponseRedirect(reverse("notification-list"))
 
 
+def _default_route() -> Route:
+    route, _ = Route.objects.get_or_create(is_default=True, defaults={"name": "everything"})
+    return route
+
+
+@require_safe
+def push_worker(request: HtmxRequest) -> HttpResponse:
+    """Serve the service worker that shows notifications; browsers fetch it without a session."""
+    script = (settings.ROOT / "fleet/static/fleet/push-worker.js").read_bytes()
+    headers = {"Cache-Control": "no-cache"}
+    return HttpResponse(script, content_type="text/javascript; charset=utf-8", headers=headers)
+
+
+@require_POST
+def device_new(request: HtmxRequest) -> HttpResponse:
+    """Notify the user in the browser that sends this."""
+    form = DeviceForm(cast("User", request.user), request.POST)
+    if not form.is_valid():
+        messages.error(request, f"This device was not added. {error_line(form)}")
+        return HttpResponseRedirect(reverse("notification-list"))
+    device = form.save(now=timezone.now())
+    _default_route()
+    return _done(request, f"added device {device}")
+
+
+def _own_or_any(request: HtmxRequest, pk: int, role: str) -> Receiver:
+    """Return a device of the user, or any receiver to users of at least this role."""
+    receiver = get_object_or_404(Receiver, pk=pk)
+    if receiver.owner_id is None or receiver.owner_id != request.user.pk:
+        check_role(request.user, role)
+    return receiver
+
+
 @require_http_methods(["GET", "HEAD", "POST"])
-@requires("admin")
 def receiver_edit(request: HtmxRequest, pk: int) -> HttpResponse:
     """Show the form of a receiver; save it, switch it on or off, or delete it.
 
-    Deleting drops unsent notifications, so that needs a confirmation.
+    Deleting drops unsent notifications, so that needs a confirmation. People may change their own
+    devices.
     """
-    receiver = get_object_or_404(Receiver, pk=pk)
+    receiver = _own_or_any(request, pk, "admin")
     if request.method != "POST":
         return _form(request, ReceiverForm(receiver.kind, receiver))
     if request.POST.get("action") in {"on", "off"}:
@@ -334,7 +379,7 @@ def _form(
         "receiver": form.receiver,
         "kind": form.kind,
         "kind_name": Kind(form.kind).label,
-        "kinds": Kind.choices,
+        "kinds": ADDED_BY_ADMINS,
         "n_lost": n_lost,
         "n_unhandled": form.receiver.deliveries.dead().count() if form.receiver else 0,
     }
@@ -428,9 +473,8 @@ def _answer_slack(receiver: Receiver, url: str, text: str) -> None:
 
 
 @require_POST
-@requires("operator")
 def receiver_test(request: HtmxRequest, pk: int) -> HttpResponse:
-    receiver = get_object_or_404(Receiver, pk=pk)
+    receiver = _own_or_any(request, pk, "operator")
     http = HttpClient(Allowed.of(settings.NOTIFY_ALLOW), timeout_s=TEST_WITHIN_S)
     client = DeliveryClient(http, settings.BASE_URL)
     outcome = send_test(receiver, client, by=request.user.get_username(), now=timezone.now())

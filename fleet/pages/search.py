@@ -92,7 +92,7 @@ PLACES = (
     Place("Problem nodes", "problem-node-list", "replace recurring"),
     Place("Shift handover", "hand-over", "on call notes"),
     Place("Silences", "silence-list", "mute"),
-    Place("Notifications", "notification-list", "receivers routes slack pagerduty e-mail"),
+    Place("Notifications", "notification-list", "receivers routes slack pagerduty e-mail push"),
     Place("Deliveries", "delivery-list", "notifications log"),
     Place("Change log", "change-list", "audit who"),
     Place("Drills", "drill-list", "faults score"),

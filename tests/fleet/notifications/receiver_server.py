@@ -2,6 +2,7 @@
 
 import json
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -62,8 +63,10 @@ class ReceiverServer:
 
 
 @contextmanager
-def serve_receiver(host: str = "127.0.0.1") -> Iterator[ReceiverServer]:
-    """Run a receiver for as long as the block lasts."""
+def serve_receiver(
+    host: str = "127.0.0.1", *, tls: ssl.SSLContext | None = None
+) -> Iterator[ReceiverServer]:
+    """Run a receiver for as long as the block lasts; with ``tls`` it is called localhost."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -85,7 +88,11 @@ def serve_receiver(host: str = "127.0.0.1") -> Iterator[ReceiverServer]:
 
     server = ThreadingHTTPServer((host, 0), Handler)
     server.daemon_threads = True
-    hook_server = ReceiverServer(f"http://{host}:{server.server_port}/in")
+    url = f"http://{host}:{server.server_port}/in"
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+        url = f"https://localhost:{server.server_port}/in"
+    hook_server = ReceiverServer(url)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:

@@ -36,12 +36,12 @@ def test_the_form_shows_its_content(client: Client, admin: User, table: list[Rou
 
 def test_it_is_stored_as_given(client: Client, admin: User, table: list[Route]) -> None:
     fields = {"name": "a", "matchers": "team=LLM", "group_by": "alert", "sends_resolved": "on"}
-    response = post(client, table[0], **fields, group_wait_s="7", repeat_min="0")
+    response = post(client, table[0], **fields, group_wait_s="7", repeat_min="0", devices="all")
 
     assert response.status_code == 302
     route = Route.objects.get(name="a")
     assert (route.matchers, route.group_by, route.group_wait_s) == ("team=LLM", "alert", 7)
-    assert (route.repeat_s, route.sends_resolved) == (0, True)
+    assert (route.repeat_s, route.sends_resolved, route.devices) == (0, True, "all")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ HERE = "/notifications/routes/new/"
 
 
 def post(client: Client, **fields: Any) -> Any:
-    usual = {"name": "pages", "matchers": "severity=page", "group_by": "run"}
+    usual = {"name": "pages", "matchers": "severity=page", "group_by": "run", "devices": "pages"}
     return client.post(HERE, usual | {"group_wait_s": "0", "repeat_min": "15"} | fields)
 
 
