@@ -43,6 +43,14 @@ def test_a_phone_sees_folded_panels_and_opens_them_one_by_one(page: Page, fleet:
         expect(page.locator(link.get_attribute("href") or "")).to_be_visible()
 
 
+def test_a_link_to_a_row_of_a_folded_panel_opens_that_panel(page: Page, fleet: str) -> None:
+    page.set_viewport_size(PHONE)
+    page.goto(f"{fleet}/nodes/steady/#device-0")
+
+    expect(page.locator("#device-0")).to_be_in_viewport()
+    expect(page.locator("#links")).to_be_hidden()
+
+
 def test_a_panel_that_was_opened_stays_open_while_the_page_changes(page: Page, admin: str) -> None:
     page.set_viewport_size(PHONE)
     page.goto(f"{admin}/alerts/{Alert.objects.get().pk}/#timeline")

@@ -87,9 +87,9 @@ function startPages() {
   });
 }
 
-/** Open the panel that a link of the page leads to, if it is folded. */
+/** Open the panel that a link of the page leads to, or into, if it is folded. */
 function unfold(target) {
-  target?.querySelector(":scope > header > .fold")?.setAttribute("aria-expanded", "true");
+  target?.closest(".panel")?.querySelector(":scope > header > .fold")?.setAttribute("aria-expanded", "true");
   for (let fold = target?.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
 }
 
