@@ -75,14 +75,9 @@ def trains(run: Run, *, share_ratio: float = 0.135, is_stale: bool = False) -> R
     )
 
 
-def test_a_run_that_trains(run: Run) -> None:
-    assert run_text(trains(run)) == f"llama is training. Started {written(NOON, 'day')}."
-
-
-def test_a_run_above_its_limit(run: Run) -> None:
-    assert "31.4 % of each step in all-reduce, above its 25 % limit" in run_text(
-        trains(run, share_ratio=0.314)
-    )
+def test_a_run_that_trains_is_described_alike_on_both_sides_of_its_limit(run: Run) -> None:
+    text = f"llama is training. Started {written(NOON, 'day')}."
+    assert [run_text(trains(run, share_ratio=share)) for share in (0.135, 0.314)] == [text] * 2
 
 
 def test_a_run_that_has_stopped(run: Run) -> None:

@@ -24,7 +24,7 @@ def test_it_shows_in_one_sentence_how_the_run_gets_on(page: Page, alive: Run) ->
     text = page("/runs/llama/")
 
     assert "<b>llama</b> is training" in text
-    assert "above its 25 % limit" in text
+    assert "limit 25 %" in text
 
 
 def test_an_alert_about_several_runs_is_on_the_page_of_each(
