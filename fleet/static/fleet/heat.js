@@ -9,6 +9,7 @@ const NO_DATA = 255;
 const FULL = 254;
 const NODES_PER_PAGE = 100; // of the list of nodes
 const LIKE_PEERS = 127; // of a byte of a strength
+const FAINT = 16; // a strength that is hardly seen
 const cells = new Map(); // node → bytes of values, then of strengths
 let inks = [];
 let tip = null;
@@ -35,6 +36,7 @@ function paint(row) {
   const image = context.createImageData(n, 1);
   for (let i = 0; i < n; i += 1) image.data.set(inks[bytes[n + i]], i * 4);
   context.putImageData(image, 0, 0);
+  row.classList.toggle("calm", bytes.subarray(n).every((byte) => byte === NO_DATA || Math.abs(byte - LIKE_PEERS) < FAINT));
   const mean = row.querySelector(".mean");
   const words = text(row, meanOf(bytes.subarray(0, n)));
   if (mean && mean.textContent !== words) mean.textContent = words;

@@ -49,7 +49,7 @@ def test_the_overview_of_a_demo_says_so_and_offers_it(
 ) -> None:
     settings.DEMO = True
     text = client.get("/").text
-    assert "This fleet is simulated" in text
+    assert "Simulated fleet" in text
     assert 'href="/tour/"' in text
     settings.DEMO = False
-    assert "This fleet is simulated" not in client.get("/").text
+    assert "Simulated fleet" not in client.get("/").text
