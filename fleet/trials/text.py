@@ -19,6 +19,7 @@ from fleet.formatting import (
     render_text,
     seconds,
     si,
+    tick,
     usd,
 )
 from fleet.runs.prices import published_date
@@ -93,11 +94,16 @@ class IntervalLine:
 
 @dataclass(frozen=True, slots=True)
 class IntervalChart:
-    """Lines on an axis; each tick has its position in percent and its difference."""
+    """Lines on an axis on which better is right; each tick has its position in percent and text."""
 
     lines: tuple[IntervalLine, ...]
-    ticks: tuple[tuple[str, float], ...]
+    ticks: tuple[tuple[str, str], ...]
     zero: str
+
+    @property
+    def better(self) -> str:
+        """The width of the better side, in percent."""
+        return f"{100 - float(self.zero):.2f}"
 
 
 @dataclass(frozen=True)
@@ -260,6 +266,7 @@ def interval_chart(
     List prices are drawn only where the prices paid are of different kinds or unknown, or where
     list prices contradict them. A claim about tokens per dollar is drawn as the cost per token
     that it means, only where the prices are of one kind. Without a verdict they are taken to be.
+    Better is right: a lower cost per token is as far from zero as it is, to the other side.
     """
     is_unlike = verdict is not None and verdict.has_unlike_kinds
     # Each row, and whether the claim applies to it.
@@ -281,27 +288,32 @@ def interval_chart(
     claim = claim if any(has_band for _, has_band in charted) else None
     # So much fewer dollars per token are so many more tokens per dollar.
     claimed = (1 / (1 + claim.high) - 1, 1 / (1 + claim.low) - 1) if claim else ()
-    axis = _Axis([row.comparison for row, _ in charted], claimed)
+    gains = [gain_of(row.comparison) for row, _ in charted]
+    axis = _Axis([end for each in gains for end in each] + [-end for end in claimed])
     lines = []
-    for row, has_band in charted:
-        shown, band = row.comparison, None
+    for (row, has_band), gain in zip(charted, gains, strict=True):
+        band = None
         if claimed and has_band:
             width = (claimed[1] - claimed[0]) / axis.length * 100
-            band = ClaimBand(axis.place(claimed[0]), f"{width:.2f}", *claimed)
-        low, high = (shown.ratio if end is None else end for end in (shown.low, shown.high))
-        at, left, right = (axis.place(value) for value in (shown.ratio, low, high))
-        lines.append(IntervalLine(row, at, left, right, band))
-    ticks = tuple((axis.place(at), at) for at in axis.ticks)
+            band = ClaimBand(axis.place(-claimed[1]), f"{width:.2f}", *claimed)
+        lines.append(IntervalLine(row, *(axis.place(value) for value in gain), band))
+    ticks = tuple((axis.place(at), tick(at).strip(f"+{MINUS}")) for at in axis.ticks)
     return IntervalChart(tuple(lines), ticks, axis.place(0.0))
+
+
+def gain_of(shown: Comparison) -> tuple[float, float, float]:
+    """Return a difference and the ends of its interval; positive is better."""
+    sign = -1 if BY_NAME[shown.measure].measure.is_better_low else 1
+    ends = (shown.ratio if end is None else end for end in (shown.low, shown.high))
+    low, high = sorted(sign * end for end in ends)
+    return sign * shown.ratio, low, high
 
 
 class _Axis:
     """An axis that extends a little beyond everything it shows."""
 
-    def __init__(self, shown: Sequence[Comparison], claimed: Sequence[float]) -> None:
-        ends = [0.0, *claimed]
-        for each in shown:
-            ends += [end for end in (each.ratio, each.low, each.high) if end is not None]
+    def __init__(self, shown: Sequence[float]) -> None:
+        ends = [0.0, *shown]
         margin = MARGIN * (max(ends) - min(ends)) or 0.01
         self.start = min(ends) - margin
         self.length = max(ends) + margin - self.start

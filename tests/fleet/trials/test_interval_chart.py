@@ -20,23 +20,35 @@ def drawn(*arguments: float | None, is_claimed: bool = True) -> IntervalChart:
 
 
 def test_everything_stands_on_one_axis_with_a_margin() -> None:
-    # From -30 % to none, and 8 % of that on either side: 34.8 points in all.
+    # A cost is better by 30 % to none, and 8 % of that on either side: 34.8 points in all.
     found = drawn(-0.2, -0.3, -0.1)
     line = found.lines[0]
 
-    assert float(found.zero) == pytest.approx(32.4 / 34.8 * 100, abs=0.01)
-    assert float(line.at) == pytest.approx(12.4 / 34.8 * 100, abs=0.01)
-    assert float(line.left) == pytest.approx(2.4 / 34.8 * 100, abs=0.01)
-    assert float(line.right) == pytest.approx(22.4 / 34.8 * 100, abs=0.01)
+    assert float(found.zero) == pytest.approx(2.4 / 34.8 * 100, abs=0.01)
+    assert float(line.at) == pytest.approx(22.4 / 34.8 * 100, abs=0.01)
+    assert float(line.left) == pytest.approx(12.4 / 34.8 * 100, abs=0.01)
+    assert float(line.right) == pytest.approx(32.4 / 34.8 * 100, abs=0.01)
     # 30 to 40 % more tokens per dollar are 1 / 1.3 to 1 / 1.4 of the cost per token.
     assert line.band is not None
-    assert float(line.band.left) == pytest.approx((32.4 - 100 + 100 / 1.4) / 34.8 * 100, abs=0.01)
+    assert float(line.band.left) == pytest.approx((2.4 + 100 - 100 / 1.3) / 34.8 * 100, abs=0.01)
     assert float(line.band.width) == pytest.approx((1 / 1.3 - 1 / 1.4) / 0.348 * 100, abs=0.01)
 
 
+def test_better_is_right_for_costs_and_for_speeds() -> None:
+    cheaper = candidate(-0.2, -0.3, -0.1).comparisons[0]
+    slower = Comparison("tokens_per_s", 1.0, 0.8, -0.2, -0.3, -0.1, "worse", 0)
+    found = interval_chart(Candidate("trn2", "vit-trn2", (cheaper, slower)), None)
+
+    assert found is not None
+    assert [float(line.at) > float(found.zero) for line in found.lines] == [True, False]
+
+
 def test_ticks_are_round_and_few() -> None:
-    assert [round(at, 3) for _, at in drawn(-0.2, -0.3, -0.1).ticks] == [-0.3, -0.2, -0.1, 0]
-    assert [round(at, 3) for _, at in drawn(0.9, 0.8, 1.0).ticks] == [-0.25, 0, 0.25, 0.5, 0.75, 1]
+    def texts(*arguments: float) -> list[str]:
+        return [text.replace("\u202f", " ") for _, text in drawn(*arguments).ticks]
+
+    assert texts(-0.2, -0.3, -0.1) == ["same", "10 %", "20 %", "30 %"]
+    assert texts(0.9, 0.8, 1.0) == ["100 %", "75 %", "50 %", "25 %", "same", "25 %"]
 
 
 def test_without_an_interval_there_is_a_point() -> None:
