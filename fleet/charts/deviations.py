@@ -37,6 +37,12 @@ class Signal:
     part: str  # as texts call one
     # Whether it changes within a step, so that only whole steps can be compared.
     follows_step: bool = False
+    # The side of the peers that costs steps: 1 above them, -1 below, 0 either.
+    worse: int = 0
+
+    def harm(self, apart: FloatArray) -> FloatArray:
+        """Return how far values are from their peers to the side that costs steps."""
+        return np.abs(apart) if not self.worse else np.maximum(self.worse * apart, 0.0)
 
     @property
     def unit(self) -> str:
@@ -65,10 +71,10 @@ class Signal:
 
 
 _ALL = (
-    Signal("compute", "Compute", "compute_s", "worker"),
-    Signal("wait", "Wait", "wait_s", "worker"),
-    Signal("efa-latency", "EFA latency", "efa_latency_s", "EFA"),
-    Signal("retransmits", "Retransmits", "efa_retransmits_per_s", "EFA"),
+    Signal("compute", "Compute", "compute_s", "worker", worse=1),
+    Signal("wait", "Wait", "wait_s", "worker", worse=-1),
+    Signal("efa-latency", "EFA latency", "efa_latency_s", "EFA", worse=1),
+    Signal("retransmits", "Retransmits", "efa_retransmits_per_s", "EFA", worse=1),
     Signal("hbm", "HBM bandwidth", "hbm_bandwidth_bytes_per_s", "device", follows_step=True),
     Signal("power", "Power", "device_power_ratio", "device"),
     Signal("utilization", "Utilization", "core_utilization_ratio", "core"),
@@ -210,7 +216,9 @@ def outlier_of(
     own: Sequence[int] | None = None,
     step_s: float = 0.0,
 ) -> Outlier | None:
-    """Return the part that is furthest from its peers; None if noise alone explains all.
+    """Return the part that is furthest from its peers to the side that costs steps.
+
+    None if noise alone explains all: a worker that is faster than its peers is no outlier.
 
     ``values`` (n_nodes, n_parts) are means over the last seconds; only ``own`` rows count.
     """
@@ -219,7 +227,7 @@ def outlier_of(
     z, medians = deviations_by_role(signal, values.reshape(1, -1), flat_role, step_s=step_s)
     z, medians = z.reshape(values.shape), medians.reshape(values.shape)
     rows = np.arange(n_nodes) if own is None else np.array(own, int)
-    far = np.abs(np.nan_to_num(z[rows]))
+    far = signal.harm(np.nan_to_num(z[rows]))
     n_known = int(np.isfinite(z).sum())
     if not far.size or far.max() < CLEAR * calm_level(n_known, n_known):
         return None

@@ -175,7 +175,7 @@ class Heat:
     """A heat map over time: ``values`` (n_rows, n), NaN for a gap.
 
     Where rows are compared with their peers, ``strengths`` (n_rows, n), from -1 to 1, are the
-    colours, and ``peers`` (n,) the medians.
+    colours, and ``peers`` (n,) the medians; ``worse`` is the side that costs steps, 0 either.
     """
 
     t_s: FloatArray
@@ -188,6 +188,7 @@ class Heat:
     places: Sequence[Place | None] = ()  # of the rows
     strengths: FloatArray | None = None
     peers: FloatArray | None = None
+    worse: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """Return the data for the page's script; a gap is null."""
@@ -198,6 +199,7 @@ class Heat:
             "places": list(self.places),
             "unit": self.unit,
             "every_s": self.every_s,
+            "worse": self.worse,
             **self._columns(slice(None)),
         } | reach_of(self.stretches)
 

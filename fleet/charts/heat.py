@@ -129,7 +129,7 @@ def heat_groups(
     most_rows: int = MOST_ROWS,
     most_groups: int = MOST_GROUPS,
 ) -> list[HeatGroup]:
-    """Arrange the nodes by run, the furthest from its peers first; those without a run come last.
+    """Arrange the nodes by run, the worst next to its peers first; those without a run come last.
 
     ``runs`` are those of the nodes, by key; ``only`` one of them is shown. Without a ``signal``
     each run shows the one in which a node stands out most.
@@ -170,12 +170,12 @@ def heat_groups(
             for of_run in some
         ]
         found = each[0] if n_runs == 1 else joined(each)
-        far = np.abs(np.nan_to_num(found.furthest))
-        stands_out = is_accused[members] | columns.is_silent[members] | found.deviates
+        harm = found.harm
+        stands_out = is_accused[members] | columns.is_silent[members] | (harm > 0)
         is_whole = not is_large or (n_runs == 1 and len(members) <= SMALL_GROUP)
         own = np.arange(len(members)) if is_whole else np.flatnonzero(stands_out)
         # Those that are alike keep their order: a row moves only where that says something.
-        own = own[np.argsort(-np.round(far[own], 1), kind="stable")]
+        own = own[np.argsort(-np.round(harm[own], 1), kind="stable")]
         own = own if is_whole else own[: OWN_ROWS if n_runs == 1 else SMALL_GROUP * OWN_ROWS]
         rows = [
             node_row(columns, int(members[i]), found, i, accusing.get(int(roster.key[members[i]])))

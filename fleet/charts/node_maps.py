@@ -164,6 +164,7 @@ def _map_of(
         places=part_places(node, signal),
         strengths=strengths(z, n_peers=n_peers).T,
         peers=peers,
+        worse=signal.worse,
     )
 
 
@@ -225,7 +226,7 @@ def worker_map(hot: Source, run: Run, signal: Signal, window: Window) -> Heat:
     )
     rows, places = list(steps.workers), worker_places(steps.workers)
     if len(rows) > MOST_ROWS:
-        far = np.nan_to_num(np.abs(z)).sum(axis=0)
+        far = signal.harm(np.nan_to_num(z)).sum(axis=0)
         kept = np.sort(np.argsort(-far, kind="stable")[: MOST_ROWS - 1])
         rest = np.delete(np.arange(len(rows)), kept)
         values = np.column_stack([values[:, kept], middle(values[:, rest])])
@@ -246,6 +247,7 @@ def worker_map(hot: Source, run: Run, signal: Signal, window: Window) -> Heat:
         places,
         np.where(is_known, strengths(z)[at].T, np.nan),
         np.where(is_known, middle(medians)[at], np.nan),
+        signal.worse,
     )
 
 

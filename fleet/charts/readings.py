@@ -21,7 +21,7 @@ from fleet.charts.deviations import (
 )
 from fleet.models import Run
 from fleet.runs.devices import stages
-from fleet.runs.node_columns import BoolArray, NodeColumns, Roster
+from fleet.runs.node_columns import NodeColumns, Roster
 from telemetry.blocks import FloatArray, IntArray, mean
 from telemetry.steps import StepBatch
 from telemetry.store.hot import HotStore
@@ -201,8 +201,10 @@ class Compared:
         return np.asarray(self.strength[np.arange(len(at)), at])
 
     @property
-    def deviates(self) -> BoolArray:
-        return np.abs(np.nan_to_num(self.furthest)) > 0
+    def harm(self) -> FloatArray:
+        """Return how far the worst part of each node is on the side that costs steps, 0 to 1."""
+        harm = self.signal.harm(np.nan_to_num(self.strength))
+        return np.asarray(harm.max(axis=1, initial=0.0))
 
 
 def compare(

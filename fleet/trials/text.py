@@ -94,7 +94,7 @@ class IntervalLine:
 
 @dataclass(frozen=True, slots=True)
 class IntervalChart:
-    """Lines on an axis on which better is right; each tick has its position in percent and text."""
+    """Lines on an axis where better is right; each tick has its position in percent and text."""
 
     lines: tuple[IntervalLine, ...]
     ticks: tuple[tuple[str, str], ...]
@@ -296,7 +296,8 @@ def interval_chart(
         if claimed and has_band:
             width = (claimed[1] - claimed[0]) / axis.length * 100
             band = ClaimBand(axis.place(-claimed[1]), f"{width:.2f}", *claimed)
-        lines.append(IntervalLine(row, *(axis.place(value) for value in gain), band))
+        at, left, right = (axis.place(value) for value in gain)
+        lines.append(IntervalLine(row, at, left, right, band))
     ticks = tuple((axis.place(at), tick(at).strip(f"+{MINUS}")) for at in axis.ticks)
     return IntervalChart(tuple(lines), ticks, axis.place(0.0))
 

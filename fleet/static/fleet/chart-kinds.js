@@ -114,7 +114,7 @@ function heat(data, chart) {
   if (!t.length || !values.some((row) => row.some(isNumber))) return null;
   const isOfValues = !data.strengths || chart.figure.dataset.show === "value";
   const inks = isOfValues ? byValue(values) : (row, i) => data.strengths[row][i];
-  const order = isOfValues ? rows.map((_, row) => row) : worstFirst(inks, rows.length, t.length);
+  const order = isOfValues ? rows.map((_, row) => row) : worstFirst(data, inks);
   const names = rows.some((name) => name.length > LONGEST) ? withoutCommonStart(rows) : rows;
   const at = (y) => order[Math.floor(y)];
   const describe = {
@@ -139,13 +139,10 @@ function byValue(values) {
   return (row, i) => (isNumber(values[row][i]) ? -values[row][i] / (most || 1) : null);
 }
 
-/** The rows by how much of them stands out; where none does they stay in order. */
-function worstFirst(inks, nRows, nColumns) {
-  const sums = Array.from({ length: nRows }, (_, row) => {
-    let sum = 0;
-    for (let i = 0; i < nColumns; i += 1) sum += Math.abs(inks(row, i) ?? 0);
-    return sum;
-  });
+/** The rows by how much of them stands out to the side that is worse; where none does they stay in order. */
+function worstFirst({ t, rows, worse }, inks) {
+  const harm = (ink) => (worse ? Math.max(0, worse * ink) : Math.abs(ink));
+  const sums = rows.map((_, row) => t.reduce((sum, __, i) => sum + harm(inks(row, i) ?? 0), 0));
   return sums.map((_, row) => row).sort((a, b) => sums[b] - sums[a] || a - b);
 }
 

@@ -123,6 +123,16 @@ def test_the_outlier_is_named_with_its_peers() -> None:
     assert outlier_of(LATENCY, names, values, own=[0, 1, 3]) is None
 
 
+@pytest.mark.parametrize(("name", "sign"), [("compute", 1), ("wait", -1), ("efa-latency", 1)])
+def test_what_is_better_than_its_peers_is_no_outlier(name: str, sign: int) -> None:
+    values = np.array([[1.0], [1.001], [0.999], [1.0], [1.0 + 0.3 * sign]])
+    worse, better = (
+        outlier_of(SIGNALS[name], [*"abcde"], each, step_s=2.0) for each in (values, 2.0 - values)
+    )
+
+    assert (worse and worse.node, better) == ("e", None)
+
+
 def test_noise_has_no_outlier_and_the_furthest_signal_leads() -> None:
     calm = [outlier_of(LATENCY, ["a"] * 4, 1 + 0.1 * noise(4, n)) for n in (2, 8)]
     far = outlier_of(BUSY, ["a", "b", "c"], np.array([[0.9], [0.9], [0.1]]))
