@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -22,9 +22,12 @@ from fleet.alerts.impact import lowered_below, worst_first
 from fleet.alerts.text import AlertText, facts
 from fleet.charts.alerts import alert_window, charts_of, leads_of
 from fleet.charts.frozen import figures_of, frozen_link, parse_moment, written
+from fleet.charts.windows import Window
+from fleet.formatting import at
 from fleet.models import Alert, AlertEvent, Node, ProbeRequest, Run, TraceRequest
 from fleet.models.alert import AlertQuerySet
 from fleet.models.alert_history import AlertHistory
+from fleet.models.annotation import moment_of
 from fleet.pages.alert_context import (
     COMMENT_KINDS,
     causes_of,
@@ -38,8 +41,8 @@ from fleet.pages.alert_context import (
     where_of,
 )
 from fleet.pages.annotations import annotate_context
-from fleet.pages.frozen import alert_as_of
-from fleet.pages.render import Filter, HtmxRequest, render_page, with_page
+from fleet.pages.frozen import alert_as_of, alerts_in_window, past_window
+from fleet.pages.render import NO_FILTERS, Filter, HtmxRequest, render_page, with_page
 from fleet.pages.rules import MARKDOWN, check_first, do_now
 from fleet.pages.tables import Column, Table, TableView, in_chunks, moment, number
 from fleet.runs.node_columns import reporting_now
@@ -70,7 +73,7 @@ class AlertFilter(Filter):
     since: str = ""
 
     def alerts(self, *, now: datetime) -> AlertQuerySet:
-        fields = {name: text for name, text in asdict(self).items() if name != "sort"}
+        fields = {name: text for name, text in asdict(self).items() if name not in NO_FILTERS}
         fields |= {"since": now - SINCE[self.since] if self.since in SINCE else None}
         alerts = Alert.objects.filter_by(now=now, **fields)
         return alerts.select_related("run", "node", "silence")
@@ -157,16 +160,32 @@ SHOWN_VICTIMS = 8
 
 def alerts_context(page: str = "1", **filters: str) -> dict[str, Any]:
     keep, now = AlertFilter.of(filters), timezone.now()
-    alerts = keep.alerts(now=now)
-    over = alerts.in_state("resolved", now=now).alias(**SORTED_BY).order_by("-resolved_at", "-pk")
+    past = past_window({"at": keep.at}, now=now) if keep.at else None
+    if past is None:
+        alerts = keep.alerts(now=now)
+        opened: Iterable[Alert] = alerts.open().worst_first()
+        over = alerts.in_state("resolved", now=now)
+    else:
+        # The database knows today's state: that of a past time follows from the events.
+        now = moment_of(past.end)
+        alerts = replace(keep, state="").alerts(now=now)
+        lasting = alerts_in_window(alerts, Window(past.end - 1, past.end))
+        opened = [text.alert for text in lasting if text.alert.is_open]
+        over = alerts.filter(resolved_at__lte=now)
+        over = over if keep.state in {"", "resolved"} else over.none()
+    over = over.alias(**SORTED_BY).order_by("-resolved_at", "-pk")
+
+    def kept(some: Iterable[Alert]) -> list[AlertRow]:
+        rows = rows_of(some, now=now)
+        return [row for row in rows if past is None or keep.state in {"", row.state}]
 
     def every(table: TableView) -> Iterator[AlertRow]:
-        yield from rows_of(alerts.open(), now=now)
-        yield from in_chunks(table.ordered(over), lambda some: rows_of(some, now=now))
+        yield from kept(opened)
+        yield from in_chunks(table.ordered(over), kept)
 
     table = ALERTS.by(keep.given, every)
     resolved = Paginator(table.ordered(over), PER_PAGE).get_page(page)
-    rows = rows_of([*alerts.open().worst_first(), *resolved], now=now)
+    rows = kept([*opened, *resolved])
     open_ = [row for row in rows if row.alert.is_open]
     runs = list(Run.objects.values_list("name", flat=True))
     return {
@@ -183,7 +202,8 @@ def alerts_context(page: str = "1", **filters: str) -> dict[str, Any]:
         "rules": RULES.values(),
         "runs": runs,
         "is_watching": bool(runs) or Node.objects.exists(),
-        **({} if open_ or keep.words else _silence_means(now)),
+        **({} if open_ or keep.words or past else _silence_means(now)),
+        **({"frozen": at(now, "full"), "frozen_at": now, "window": past} if past else {}),
         "since": list(SINCE),
     }
 

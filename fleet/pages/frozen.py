@@ -1,7 +1,7 @@
 """Pages of a past window: the window in the address, and runs, nodes and alerts at its end."""
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -47,6 +47,14 @@ def window_context(
         "around": window.around(),
         "given": {name: request.GET.get(name, "") for name in ("from", "to")} if error else {},
     }
+
+
+def past_window(query: Mapping[str, str], *, now: datetime) -> Window | None:
+    """Return the window that ends ``at`` a past time; None where none is asked for, or invalid."""
+    try:
+        return window_of(query, now=now) if "at" in query else None
+    except FieldError:
+        return None
 
 
 def frozen_run(run: Run, window: Window) -> dict[str, Any]:

@@ -7,13 +7,16 @@ from typing import Any, Self, cast
 from django.forms import BaseForm
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.utils import timezone
 from django.utils.cache import patch_vary_headers
 from django.utils.http import urlencode
 from django_htmx.middleware import HtmxDetails
 
+from fleet.pages.frozen import past_window
 from fleet.pages.tables import TableView
 
 LONGEST = 100
+NO_FILTERS = frozenset({"sort", "at"})
 WEEK_DAYS = 7
 
 
@@ -21,10 +24,12 @@ WEEK_DAYS = 7
 class Filter:
     """A list filter with the parameters of an address as text fields; for dataclasses.
 
-    An empty field matches everything. ``sort`` is how the list is sorted: `fleet.pages.tables`.
+    An empty field matches everything. ``sort`` is how the list is sorted: `fleet.pages.tables`;
+    ``at`` is the time that it is asked for, so that every link within the list keeps it.
     """
 
     sort: str = ""
+    at: str = ""
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -46,7 +51,9 @@ class Filter:
     @property
     def words(self) -> str:
         """Return the filter as text: state firing, run llama."""
-        return ", ".join(f"{name} {text}" for name, text in self.given.items() if name != "sort")
+        return ", ".join(
+            f"{name} {text}" for name, text in self.given.items() if name not in NO_FILTERS
+        )
 
 
 def with_page(query: str, number: int) -> str:
@@ -78,7 +85,8 @@ def render_page(
 
     A partial, the element it fills and the entry in ``partials`` share one name. Without a
     ``status`` it is 422 where a form of the context has errors. ``?csv=`` names a table of the
-    context whose rows are the answer.
+    context whose rows are the answer. Where the address asks for a past time, templates know it
+    as ``past``: a page that is not ``frozen`` says that it shows the present.
     """
     if asked := request.GET.get("csv"):
         tables = (each for each in context.values() if type(each) is TableView)
@@ -91,6 +99,7 @@ def render_page(
         status = 422 if any(form.errors for form in forms) else 200
     target = request.htmx.target
     name = f"{template}#{target}" if target in partials else template
-    response = render(request, name, dict(context), status=status)
+    past = past_window(request.GET.dict(), now=timezone.now())
+    response = render(request, name, {"past": past, **context}, status=status)
     patch_vary_headers(response, ["HX-Request", "HX-Target"])
     return response

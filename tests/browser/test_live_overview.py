@@ -75,6 +75,11 @@ def test_the_slider_shows_the_fleet_at_earlier_minutes_and_keeps_its_focus(
     assert shown is not None
     at = datetime.fromtimestamp(int(shown[1]), UTC)
     expect(page.locator("#when")).to_contain_text(f"{at:%H:%M}")
+    # Other pages keep the time, or say that they do not.
+    page.get_by_role("navigation", name="Pages").get_by_role("link", name="Runs").click()
+    page.wait_for_url(f"**/runs/?at={shown[1]}")
+    expect(page.get_by_role("note")).to_contain_text("shows the present")
+    page.get_by_role("link", name="The fleet at that time").click()
     page.get_by_role("link", name="Live").click()
     expect(page.locator(STATE)).to_have_attribute("data-state", "live", timeout=WITHIN_MS)
 

@@ -1,6 +1,7 @@
 // The fleet's heat map: one strip of pixels per node, one pixel per part, coloured by how far it is
 // from its peers. It leads to the page of its device: by click, by arrow keys and Enter, by a finger
 // and the link that it shows. In a large fleet a strip is many nodes and a pixel is one of them.
+import { atThisTime } from "./links.js";
 import { heatInks } from "./palette.js";
 import { onTheme, say } from "./shell.js";
 import { figure } from "./units.js";
@@ -154,7 +155,7 @@ function open(event) {
   if (event.target === tip) return;
   if (event.target.tagName !== "CANVAS") return hide();
   move(event);
-  if (!isTouch(event)) location.assign(tip.href);
+  if (!isTouch(event)) location.assign(atThisTime(tip.href));
 }
 
 function step(event) {
@@ -162,7 +163,7 @@ function step(event) {
   if (!row) return;
   if (event.key === "Enter" && !tip.hidden && tip.row === row && event.target === linkOf(row)) {
     event.preventDefault();
-    return location.assign(tip.href);
+    return location.assign(atThisTime(tip.href));
   }
   const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
   const rows = { ArrowUp: -1, ArrowDown: 1 }[event.key];

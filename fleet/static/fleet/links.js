@@ -1,4 +1,5 @@
-// Links to share: a click copies them, or follows them where there is no clipboard.
+// Links to share: a click copies them, or follows them where there is no clipboard. Links of a page
+// of a past time: they lead to that time, unless they are marked data-now.
 import { notify } from "./shell.js";
 
 async function copy(event) {
@@ -13,6 +14,24 @@ async function copy(event) {
   }
 }
 
+const PAGES = /^\/($|nodes\/|runs\/|alerts\/)/;
+const TIMES = ["at", "from", "to", "window"];
+
+/** The address of a page of this site at the time that this page shows. */
+export function atThisTime(href) {
+  const { at } = document.getElementById("main").dataset;
+  const to = new URL(href, location.href);
+  if (!at || to.origin !== location.origin || !PAGES.test(to.pathname) || TIMES.some((name) => to.searchParams.has(name))) return href;
+  to.searchParams.set("at", at);
+  return to.href;
+}
+
+function keepTime({ target }) {
+  const link = target.closest?.("a[href]");
+  if (link && !link.matches("[data-now], [href^='#']")) link.href = atThisTime(link.href);
+}
+
 export function startLinks() {
+  for (const reached of ["pointerover", "focusin", "click"]) document.addEventListener(reached, keepTime, true);
   document.addEventListener("click", copy);
 }

@@ -127,6 +127,29 @@ def test_many_alerts_cost_no_more_queries_than_one(
         client.get("/alerts/")
 
 
+def test_it_shows_the_state_at_a_past_time(page: Page, resolved: Alert, fired: Fire) -> None:
+    fired(subject="run:later")
+    then = int((datetime.now(UTC) - timedelta(minutes=150)).timestamp())
+    text = page(f"/alerts/?at={then}")
+    opened, over = text.split('id="resolved"')
+
+    assert f'id="alert-{resolved.pk}"' in opened
+    assert "<article" not in over
+    assert opened.count("<article") == 1
+    assert ("Showing data from" in opened, 'data-live="' in opened) == (True, False)
+    assert f"at={then}&amp;csv=alerts" in over or f"csv=alerts&amp;at={then}" in over
+
+
+@pytest.mark.parametrize("path", ["/runs/", "/nodes/", "/rules/"])
+def test_a_page_without_a_past_says_that_it_shows_the_present(
+    page: Page, alert: Alert, path: str
+) -> None:
+    then = int(datetime.now(UTC).timestamp()) - 60
+
+    assert "This page shows the present, not" in page(f"{path}?at={then}")
+    assert "This page shows the present" not in page(path)
+
+
 def test_it_can_only_be_read(client: Client, operator: object) -> None:
     assert client.post("/alerts/").status_code == 405
 
