@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from typing import Any
+from functools import cache, partial
+from typing import Any, NamedTuple
 
 from django.conf import settings
 from django.core.paginator import Paginator
@@ -16,6 +16,7 @@ from django.views.decorators.http import require_safe
 from fleet.alerts.impact import impact_of, worst_first
 from fleet.alerts.text import AlertText, brief
 from fleet.charts import runs as charts
+from fleet.charts.deviations import SIGNALS, Signal
 from fleet.charts.heat import HeatGroup, heat_groups
 from fleet.charts.readings import fleet_readings
 from fleet.charts.runs import AXES, EMAS, LossView, RunChart, charts_of, with_newest_steps
@@ -235,7 +236,7 @@ def run_list(request: HtmxRequest) -> HttpResponse:
     return render_page(request, "runs/run_list.html", context, partials=LIST_PARTIALS)
 
 
-def run_context(name: str, *, is_whole: bool = False) -> dict[str, Any]:
+def run_context(name: str, *, is_whole: bool = False, signal: str = "") -> dict[str, Any]:
     """Return the live part of a run's page; a whole page needs more fields of the run."""
     now, hot = timezone.now(), hot_store()
     runs = with_compile_flag(Run.objects.select_related("trace", "log", "similar_runs"))
@@ -269,7 +270,9 @@ def run_context(name: str, *, is_whole: bool = False) -> dict[str, Any]:
             ),
             "alerts": [AlertText(alert, now) for alert in alerts],
             # Compared when a template asks for it.
-            "groups": partial(run_heat, hot, run, alerts, now=now),
+            "heat": cache(partial(run_heat, hot, run, alerts, signal, now=now)),
+            "signal": signal,
+            "stream_filters": f"signal={signal}" if signal and not run.finished_at else "",
             "n_resolved": run.alerts.exclude(resolved_at=None).count(),
             "drills": drills,
             "is_drill": any(drill.is_running and drill.has_begun for drill in drills),
@@ -289,15 +292,25 @@ def run_context(name: str, *, is_whole: bool = False) -> dict[str, Any]:
     )
 
 
+class RunHeat(NamedTuple):
+    """The nodes of a run next to each other now, and the signals to choose from."""
+
+    groups: Sequence[HeatGroup] = ()
+    signals: Sequence[Signal] = ()
+
+
 def run_heat(
-    hot: HotStore, run: Run, alerts: Sequence[Alert], *, now: datetime
-) -> list[HeatGroup]:
-    """Compare the nodes of a run that is active: a heat map, now."""
+    hot: HotStore, run: Run, alerts: Sequence[Alert], signal: str, *, now: datetime
+) -> RunHeat:
+    """Compare the nodes of a run that is active, in the signal asked for."""
     if run.finished_at is not None:
-        return []
+        return RunHeat()
     columns = node_columns(hot, now_s=now.timestamp(), with_cores=False)
     readings = fleet_readings(hot, columns, [run.name], now_s=now.timestamp(), run=run.pk)
-    return heat_groups(columns, alerts, {run.pk: run}, readings, only=run.pk)
+    known = [each for each in SIGNALS.values() if each.name in readings.level]
+    signal = signal if signal in readings.level else ""
+    groups = heat_groups(columns, alerts, {run.pk: run}, readings, signal=signal, only=run.pk)
+    return RunHeat(groups, known)
 
 
 def run_points(name: str, *, since_s: float) -> dict[str, Any]:
@@ -344,7 +357,8 @@ def run_detail(request: HtmxRequest, name: str) -> HttpResponse:
     now = timezone.now()
     if request.htmx.target == "run-inputs":
         return refreshed_inputs(request, name, now=now)
-    context = run_context(name, is_whole=True)
+    signal = request.GET.get("signal", "")
+    context = run_context(name, is_whole=True, signal=signal if signal in SIGNALS else "")
     run, summary = context["run"], context["now"]
     context |= window_context(request, now=now, ended_at=run.finished_at)
     context |= {"has_steps": run.last_step > 0 or summary.step_s is not None}

@@ -171,6 +171,7 @@ TOPICS: Mapping[str, Topic] = {
         runs.PARTIALS,
         every_s={"money": FIGURES_S, "heat-map": FIGURES_S},
         named=True,
+        filters=("signal",),
         points=runs.run_points,
     ),
     "run-money": Topic(

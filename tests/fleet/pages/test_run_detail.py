@@ -252,3 +252,11 @@ def test_an_unknown_name_is_not_found(client: Client, alive: Run) -> None:
 
 def test_it_can_only_be_read(client: Client, alive: Run, operator: object) -> None:
     assert client.post("/runs/llama/").status_code == 405
+
+
+def test_its_map_shows_the_signal_that_is_chosen(page: Page, alive: Run) -> None:
+    text = page("/runs/llama/?signal=utilization")
+
+    assert "Signal: Utilization</summary>" in text
+    assert 'data-live="run:llama?signal=utilization"' in text
+    assert "Signal</summary>" in page("/runs/llama/?signal=unheard-of")
