@@ -37,7 +37,8 @@ function paint(row) {
   const image = context.createImageData(n, 1);
   for (let i = 0; i < n; i += 1) image.data.set(inks[bytes[n + i]], i * 4);
   context.putImageData(image, 0, 0);
-  row.classList.toggle("calm", bytes.subarray(n).every((byte) => byte === NO_DATA || Math.abs(byte - LIKE_PEERS) < FAINT));
+  const known = bytes.subarray(n).filter((byte) => byte !== NO_DATA);
+  row.classList.toggle("calm", known.length > 0 && known.every((byte) => Math.abs(byte - LIKE_PEERS) < FAINT));
   const mean = row.querySelector(".mean");
   const words = text(row, meanOf(bytes.subarray(0, n)));
   if (mean && mean.textContent !== words) mean.textContent = words;

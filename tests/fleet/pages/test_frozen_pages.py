@@ -54,7 +54,7 @@ def test_what_stands_for_now_is_left_out(page: Page, alive: Run, minute: str) ->
 def test_a_node_leads_back_to_how_it_is_now(page: Page, alive: Run, minute: str) -> None:
     text = page(f"/nodes/steady/?{minute}")
 
-    assert 'see <a href="/nodes/steady/">the live page</a>' in text
+    assert 'see <a href="/nodes/steady/" data-now>the live page</a>' in text
 
 
 def test_the_alerts_are_those_that_were_open_then(
