@@ -28,7 +28,10 @@ export function atThisTime(href) {
 
 function keepTime({ target }) {
   const link = target.closest?.("a[href]");
-  if (link && !link.matches("[data-now], [href^='#']")) link.href = atThisTime(link.href);
+  if (!link || link.matches("[data-now], [href^='#']")) return;
+  const to = atThisTime(link.href);
+  // What is left alone keeps its address as it was written.
+  if (to !== link.href) link.href = to;
 }
 
 export function startLinks() {
