@@ -26,7 +26,15 @@ def pages() -> list[str]:
 
 
 # Slack signs its calls: tests/fleet/pages/test_slack_interaction.py.
-OPEN = {"/sign-in/", "/sign-out/", "/healthz", "/readyz", "/notifications/slack"}
+# Browsers fetch the worker of notifications without a session: tests/fleet/pages.
+OPEN = {
+    "/sign-in/",
+    "/sign-out/",
+    "/healthz",
+    "/readyz",
+    "/notifications/slack",
+    "/push-worker.js",
+}
 # Pages that change data: they need a signed-in user.
 TO_ACT = {
     "/annotations/add/",

@@ -555,7 +555,7 @@ def test_a_frozen_link_shows_it_unchanged(page: Page, fired: Fire) -> None:
     assert "is still <b>locating</b> the cause" in text
     assert "Showing data from" in text
     assert "olga" not in text
-    assert f'<a href="{alert.get_absolute_url()}">open the current state</a>' in text
+    assert f'<a href="{alert.get_absolute_url()}" data-now>open the current state</a>' in text
     assert f"&amp;at={then}" in text
     assert 'data-live="' not in text
 
