@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -201,3 +202,13 @@ def steps(
         phases=durations,
         tokens=np.full(n_steps, tokens),
     )
+
+
+@dataclass
+class Clock:
+    """The time of a store, which a test moves."""
+
+    now_s: float
+
+    def __call__(self) -> float:
+        return self.now_s

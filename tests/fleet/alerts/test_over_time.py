@@ -20,17 +20,7 @@ from telemetry.simulate.plan import Fault, Plan
 from telemetry.simulate.shard import play, start_clock
 from telemetry.store.hot import HotStore
 from tests.fleet.api.training_jobs import line
-from tests.helpers import LLAMA
-
-
-@dataclass
-class Clock:
-    """The time of a store, which a test moves."""
-
-    now_s: float
-
-    def __call__(self) -> float:
-        return self.now_s
+from tests.helpers import LLAMA, Clock
 
 
 @pytest.fixture

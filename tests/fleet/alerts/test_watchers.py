@@ -23,20 +23,10 @@ from telemetry.simulate.plan import Fault, Plan
 from telemetry.simulate.shard import play, start_clock
 from telemetry.steps import StepBatch
 from telemetry.store.hot import HotStore
-from tests.helpers import LLAMA
+from tests.helpers import LLAMA, Clock
 
 LENGTH_S = 400
 FAULT_AT_S = 300
-
-
-@dataclass
-class Clock:
-    """The time of a store, which a test moves."""
-
-    now_s: float
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 @pytest.fixture
