@@ -589,7 +589,9 @@ def update_reported_runs(hot: HotStore, *, now: datetime, watcher: int = 0, of: 
         update_run(run, state, now=now, listened_s=math.inf if listened_s is None else listened_s)
         # The first start of a job is not annotated; a restart is.
         if run.phase != was and (counted[0] or run.phase in OVER):
-            annotate_phase(run, was=was, at=run.phase_since)
+            # Who was silent and goes on has trained since long before.
+            at = run.phase_since if run.phase_since >= since else run.heard_at
+            annotate_phase(run, was=was, at=at or now)
         is_other = (run.phase, run.phase_since) != (was, since)
         if is_other and run.phase == Run.Phase.TRAINING:
             release_nodes(hot, run, state)

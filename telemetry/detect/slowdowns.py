@@ -491,6 +491,9 @@ def _known(inputs: DetectionInput) -> list[tuple[Usual, Tracked]]:
         if any(said.get(key) is None for key in keys):
             continue
         step_s, tokens, onset_s, nats, level_nats = (float(said[key]) for key in keys)
+        if inputs.started_s is not None and onset_s < inputs.started_s:
+            # It was about another start.
+            continue
         node = inputs.row_of.get(alert.node) if alert.node is not None else None
         scope, cause = (
             "run" if node is None else "node",

@@ -273,14 +273,14 @@ class Steps:
             self._begin_again()
             self._since_s, self.last_step = self._last_ended_s, -1
         new = steps[(steps.step > self.last_step) & (steps.ended_at_s > self._since_s)]
-        is_before, any_ = new.ended_at_s <= self._started_s, False
+        is_before, is_any = new.ended_at_s <= self._started_s, False
         for of_start in (new[is_before], new[~is_before]):
             if len(of_start) and self._last_ended_s <= self._started_s < of_start.ended_at_s[0]:
                 self._begin_again()
             for piece in _blocks(of_start[_is_settled(of_start, now_s)].reported):
                 self._take(piece)
-                self.last_step, any_ = int(piece.step[-1]), True
-        return any_
+                self.last_step, is_any = int(piece.step[-1]), True
+        return is_any
 
     def _begin_again(self) -> None:
         """Know nothing of the steps of another start."""

@@ -9,7 +9,7 @@ import pytest
 from fleet.alerts.snapshots import run_members
 from fleet.ingest.runs import assign_node
 from fleet.ingest.steps import LOST_S
-from fleet.models import Run
+from fleet.models import Annotation, Run
 from fleet.runs.state import KEEP_S
 from telemetry.ingest.step_reports import read_step_line
 from telemetry.store.hot import HotStore
@@ -43,6 +43,8 @@ def test_a_job_that_was_silent_for_long_and_goes_on_is_active_again(
         follow(at_s)
 
     assert (run_now().finished_at, run_now().phase) == (None, Run.Phase.TRAINING)
+    [resumed] = Annotation.objects.filter(run__name="real", text="training resumed")
+    assert resumed.at.timestamp() >= began_s + LOST_S + 600
 
 
 def test_no_job_fails_because_trnwatch_was_down(

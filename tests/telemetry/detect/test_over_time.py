@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from telemetry.detect import Finding
+from telemetry.detect.inputs import OpenProblem
 from telemetry.detect.slowdowns import find_slowdowns
 from telemetry.steps import StepBatch
 from tests.telemetry.detect.playing import from_step, inputs_of, steps_of
@@ -52,6 +54,19 @@ def test_stages_are_those_of_the_present_start(prefix: str) -> None:
 
     found = look(after, watches, n_stages=2)
     assert [(f.rule, f.cause, f.node, f.severity) for f in found] == []
+
+
+@pytest.mark.parametrize("is_restart", [False, True])
+def test_an_open_alert_says_what_was_usual_of_its_own_start(*, is_restart: bool) -> None:
+    slower = from_step(0, "compute_s", 1.5)
+    steps, usual_s = steps_of(100, change=slower), float(np.median(steps_of(100).step_s))
+    began_s = float(steps.ended_at_s[0] - steps.step_s[0])
+    said = {"baseline_step_s": usual_s, "tokens": float(steps.tokens[0]), "onset_s": began_s - 60}
+    said |= {"nats": 40.0, "level_nats": 20.0}
+    alert = OpenProblem("step_slow", "unknown", evidence=said)
+    started_s = began_s if is_restart else None
+    found = look(steps, {}, open_problems=(alert,), started_s=started_s)
+    assert [f.evidence["baseline_step_s"] for f in found] == ([] if is_restart else [usual_s])
 
 
 def test_a_restart_whose_numbers_go_on_begins_a_new_plan() -> None:
