@@ -36,6 +36,7 @@ from fleet.alerts.snapshots import (
     snapshots_of,
 )
 from fleet.models import Alert, Node, Run
+from fleet.runs.retirement import retire_stopped
 from fleet.runs.state import (
     PAUSE_S,
     WAIT_AFTER_PAUSE_S,
@@ -75,6 +76,7 @@ from telemetry.detect.node_errors import (
 from telemetry.detect.node_errors import RULE as ECC
 from telemetry.detect.standstill import CORES, DEAD_S, HOST, MUTE_S, TOGETHER_S
 from telemetry.detect.stopped import SILENT, StepHeartbeat
+from telemetry.ingest.timing import N_AGREEING
 from telemetry.store.hot import HotStore
 from telemetry.store.refused import read_refused
 
@@ -99,6 +101,8 @@ OF_MISSING_DATA = names_of(lambda rule: rule.reads == "silence" and rule.subject
 WATCHES: dict[int, dict[str, Any]] = {}
 _LOOKED_S: dict[int, float] = {}
 KEPT_S = 120.0
+# Three requests, of ten seconds each, show how far a clock is off (telemetry.ingest.timing).
+NEW_FOR = timedelta(seconds=N_AGREEING * 10 + 15)
 ALL_RULES = "all rules"
 # What could not be evaluated is shown for so long.
 FAILURES, SHOW_S, LOG_EVERY_S, LONGEST_ERROR = "watch:failures", 15, 60.0, 200
@@ -179,6 +183,7 @@ class Look(msgspec.Struct, frozen=True):
     run_of: dict[str, str] = {}
     pulses: dict[str, StepHeartbeat] = {}
     report_every_s: dict[str, int] = {}
+    heard_s: dict[str, float] = {}
     dead: set[str] = set()
     is_waiting: bool = False
 
@@ -265,6 +270,7 @@ def look(
         told,
         pulses,
         {snapshot.run.name: snapshot.report_every_s for snapshot in snapshots},
+        heard_of(snapshots, last_seen, now_s=now_s),
         dead,
         is_waiting,
     )
@@ -296,6 +302,19 @@ def pulses_of(
     return pulses
 
 
+def heard_of(
+    snapshots: Iterable[RunSnapshot], last_seen: Mapping[str, int], *, now_s: float
+) -> dict[str, float]:
+    """Return when workers of nodes that may be silent were last heard."""
+    recent_s, heard_s = quiet_since_s(now_s), dict[str, float]()
+    for each in snapshots:
+        quiet = {n for n in each.members.nodes if last_seen.get(n, recent_s) < recent_s}
+        for worker in each.workers().values() if quiet and each.workers else ():
+            if worker.node in quiet:
+                heard_s[worker.node] = max(worker.heard_s, heard_s.get(worker.node, 0.0))
+    return heard_s
+
+
 def quiet_since_s(now_s: float) -> float:
     """Nodes without a report since then may be silent."""
     return now_s - RULES[SILENT].limits["quiet_s"] + TOGETHER_S
@@ -325,21 +344,31 @@ def conclude(
     now_s, guard = now.timestamp(), Guard([*failures, *(f for x in looks for f in x.failures)])
     is_waiting = now_s - watching_since_s(hot, now_s=now_s) < WAIT_AFTER_PAUSE_S
     is_waiting |= any(each.is_waiting for each in looks)
+    if not is_waiting:
+        retire_stopped(hot, now=now)
     real = Node.objects.real().unretired()
     idle = Q(run=None) | Q(run__finished_at__isnull=False)
-    shards = dict(real.filter(idle).values_list("name", "shard"))
+    rows = list(real.filter(idle).values_list("name", "shard", "run"))
+    shards = {name: shard for name, shard, _ in rows}
     open_subjects = subjects_of_open()
     lost = lost_nodes(open_subjects)
     of_looks = {name for each in looks for name in each.last_seen}
-    expected = (lost | shards.keys()) - of_looks
+    # A node whose run has ended is released: it may be shut down.
+    expected = (lost | {name for name, _, run in rows if run is None}) - of_looks
     seen = hot.last_seen() if expected and not is_waiting else {}
     last_seen = {name: tick for name, tick in seen.items() if name in expected}
-    evaluated = {(SILENT, f"node:{name}") for name in nodes_in(open_subjects) & last_seen.keys()}
+    known = last_seen.keys() | (shards.keys() - expected)
+    evaluated = {(SILENT, f"node:{name}") for name in nodes_in(open_subjects) & known}
     evaluated |= {BLIND} if last_seen else set()
     findings = [finding for each in looks for finding in each.findings]
     for each in looks:
         last_seen |= each.last_seen
         evaluated |= each.evaluated
+    if min(last_seen.values(), default=now_s) < quiet_since_s(now_s):
+        # Until its clock is known, the first reports of a node may seem old.
+        new = real.filter(first_seen_at__range=(now - NEW_FOR, now))
+        for name in new.values_list("name", flat=True):
+            last_seen.pop(name, None)
     with guard("", (), SILENT):
         findings += find_silent(
             {} if is_waiting else last_seen,
@@ -351,6 +380,7 @@ def conclude(
             known=nodes_in(key for key in open_subjects if key[0] == SILENT),
             report_every_s=merged(each.report_every_s for each in looks),
             may_be_quiet_s=hot.quiet_s(),
+            heard_s=merged(each.heard_s for each in looks),
         )
     if not expected and not any(each.n_nodes for each in looks):
         # Without a node that should report, none is missing.
@@ -465,6 +495,7 @@ def find_all(
         known=nodes_in(key for key in open_.subjects if key[0] == SILENT),
         report_every_s={snapshot.run.name: snapshot.report_every_s for snapshot in snapshots},
         may_be_quiet_s=may_be_quiet_s,
+        heard_s=heard_of(snapshots, last_seen, now_s=now_s),
     )
 
 

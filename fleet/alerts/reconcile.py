@@ -74,7 +74,11 @@ def reconcile(
             Node.objects.select_for_update(no_key=True).order_by("pk").values_list("pk").first()
             open_ = _open_alerts()
         by_key = of_present_machines(by_key)
-        changed = [alert for alert in open_ if _end_of_machine(alert, now=now)]
+        changed = [
+            alert
+            for alert in open_
+            if _end_of_machine(alert, now=now) or _end_of_part(alert, now=now)
+        ]
         open_ = [alert for alert in open_ if alert.is_open]
         by_key = locate_probed(without_echoes(by_key, open_), open_)
         by_key, over = correlate(by_key, open_, evaluated, now=now)
@@ -142,6 +146,22 @@ def _end_of_machine(alert: Alert, *, now: datetime) -> bool:
         return False
     text = f"machine replaced: {node.instance_id} for {node.replaced_id}"
     return _resolve(alert, now=now, text=text)
+
+
+def _end_of_part(alert: Alert, *, now: datetime) -> bool:
+    """Resolve what a silent node meant for its run, which has gone on without it."""
+    node, is_silence = alert.node, _is_silence(alert.rule) and not alert.parts
+    if node is None or not is_silence or not _has_left(alert, node):
+        return False
+    return _resolve(alert, now=now, text=f"{alert.run} goes on without {node.name}")
+
+
+def _is_silence(rule: str) -> bool:
+    return is_of_machine(rule) and RULES[rule].reads == "silence"
+
+
+def _has_left(alert: Alert, node: Node) -> bool:
+    return alert.run_id is not None and node.run_id != alert.run_id
 
 
 def by_subject(findings: Iterable[Finding]) -> dict[Subject, Finding]:
@@ -299,6 +319,8 @@ def last_alert(key: Subject, finding: Finding, *, now: datetime) -> Alert | None
     over = Alert.objects.filter(alike, resolved_at__gt=now - RECURS_WITHIN, resolved_at__lte=now)
     for alert in over.select_related("run", "node").order_by("-resolved_at", "-pk"):
         if alert.node and is_of_machine(alert.rule) and alert.node.is_newer(alert.fired_at):
+            continue
+        if alert.node and _is_silence(rule) and _has_left(alert, alert.node):
             continue
         held = with_probed_place(finding, findings_of(alert)[0])
         views = (View.of(held, key), View.of_alert(alert))

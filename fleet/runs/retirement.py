@@ -7,6 +7,7 @@ from fleet.runs.annotations import annotate_phase
 from fleet.runs.state import reporting_nodes
 from telemetry.errors import FieldError
 from telemetry.store.hot import HotStore
+from telemetry.store.reading import AGENT_BACK_S, STOPPING
 
 # The fields of a row that reports again.
 BACK = {"retired_at": None, "retired_by": ""}
@@ -97,6 +98,23 @@ def retire_quiet(hot: HotStore, *, after: timedelta, now: datetime) -> tuple[int
     runs = Run.objects.unretired().filter(is_simulated=False, heard_at__lt=now - after)
     runs = runs.filter(**automatic).exclude(session="")
     return n_nodes, sum(retire_run(run, by="", now=now) for run in runs)
+
+
+def retire_stopped(hot: HotStore, *, now: datetime) -> None:
+    """Retire nodes without an active run whose agent was asked to end and is not back.
+
+    They were shut down, as when a fleet shrinks. The agent of an active run's node is missed.
+    """
+    until_s = now.timestamp() - AGENT_BACK_S
+    due = ("ZRANGEBYSCORE", STOPPING, "-inf", until_s, "WITHSCORES")
+    stopped = {name.decode(): float(at_s) for name, at_s in hot.execute(*due, withscores=True)}
+    if not stopped:
+        return
+    seen = hot.last_seen()
+    gone = [name for name, at_s in stopped.items() if seen.get(name, 0.0) <= at_s]
+    idle = Node.objects.real().unretired().exclude(run__in=Run.objects.active())
+    idle.filter(name__in=gone, retired_by="").update(retired_at=now)
+    hot.execute("ZREMRANGEBYSCORE", STOPPING, "-inf", until_s)
 
 
 def _last_seen(hot: HotStore) -> dict[str, float]:

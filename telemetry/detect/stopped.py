@@ -19,6 +19,7 @@ from telemetry.detect.recompile import compiled_lately
 from telemetry.detect.rules import RULES
 from telemetry.detect.standstill import (
     CHECKPOINT,
+    CLOCKS_S,
     COMPILE,
     CORES,
     DEAD_S,
@@ -80,25 +81,35 @@ def find_silent(
     known: Collection[str] = (),
     report_every_s: Mapping[str, int] | None = None,
     may_be_quiet_s: Mapping[str, int] | None = None,
+    heard_s: Mapping[str, float] | None = None,
 ) -> list[Finding]:
     """Find nodes that reported before and have not for ``after_s`` seconds.
 
     ``last_seen`` is the newest tick of each node that is meant to report, ``run_of`` what it
     trains, ``report_every_s`` how often the nodes of a run do (0: not known yet; by default each
     second). ``pulses`` tell a mute node (`node_silent`) from a dead one (`node_crash`) by whether
-    its run goes on. While it does, a silent node works and only its reports are missing, which may
-    last longer; not if it is ``known``, by an open alert. With ``crashed`` nodes their run
-    stopped, as its other nodes show: they need not be waited for, unless there are several: the
-    agent of one may restart. ``may_be_quiet_s`` are longer limits of nodes that are scraped, or
-    whose agent was asked to end.
+    its run goes on, and ``heard_s`` by whether workers of the node were heard after it. While a
+    silent node works, only its reports are missing, which may last longer (not if it is ``known``,
+    by an open alert) and is no page. With ``crashed`` nodes their run stopped, as its other nodes
+    show: they need not be waited for, unless there are several: the agent of one may restart.
+    ``may_be_quiet_s`` are longer limits of nodes that are scraped, or whose agent was asked to
+    end.
 
     There is one finding per silent node; or, where every one of several nodes is silent, the
     single finding `monitoring_blind`: a whole fleet does not die in the same minute, but its
     monitoring may.
     """
     run_of, pulses, every_s = run_of or {}, pulses or {}, report_every_s or {}
+    # A worker that reported after its node should have outlived the agent. One that is heard of
+    # again after a crash is back.
+    crashed = {
+        node
+        for node in crashed
+        if node in known
+        or not _is_heard(node, last_seen.get(node), every_s.get(run_of.get(node, ""), 1), heard_s)
+    }
     n_crashed = Counter(run_of.get(node) for node in crashed)
-    quiet = {}
+    quiet, works = {}, set[str]()
     for node, seen_s in last_seen.items():
         if now_s - seen_s < after_s and node not in crashed:
             # Nearly always all of thousands of nodes.
@@ -112,8 +123,10 @@ def find_silent(
         # Other nodes of a run show whether it waits for a silent one: then that is known.
         pulse = pulses.get(run)
         # A step that has begun since its report was due needed the node.
-        works = pulse is not None and pulse.last_step_at_s - pulse.step_s > seen_s + each_s
-        if works and node not in known and node not in crashed:
+        is_needed = pulse is not None and pulse.last_step_at_s - pulse.step_s > seen_s + each_s
+        if node not in crashed and (is_needed or _is_heard(node, seen_s, each_s, heard_s)):
+            works.add(node)
+        if node in works and node not in known:
             limit_s = max(limit_s, RULES[SILENT].limits["works_s"])
         if node in crashed and n_crashed[run_of.get(node)] == 1:
             limit_s = min(limit_s, TOGETHER_S + each_s)
@@ -140,12 +153,21 @@ def find_silent(
             now_s=now_s,
             after_s=after_s,
             is_dead=node in crashed,
+            works=node in works,
             sees_nobody=len(nodes) == n_nodes[run],
             also=nodes,
         )
         for run, nodes in mates.items()
         for node in nodes
     ]
+
+
+def _is_heard(
+    node: str, seen_s: float | None, each_s: float, heard_s: Mapping[str, float] | None
+) -> bool:
+    """Whether a worker of the node was heard after the report that the node did not send."""
+    heard = (heard_s or {}).get(node)
+    return heard is not None and heard > (seen_s or 0) + each_s + CLOCKS_S
 
 
 def _blind(n_nodes: int, newest_s: int, *, now_s: float, after_s: float) -> Finding:
@@ -171,21 +193,23 @@ def _silent(
     now_s: float,
     after_s: float,
     is_dead: bool,
+    works: bool,
     sees_nobody: bool,
     also: Sequence[str],
 ) -> Finding:
     """Find one of ``also``, all silent nodes of its run.
 
     ``sees_nobody``: no node of the run reports, so that only an overdue step shows a death.
+    ``works``: only its reports are missing.
     """
     late_s = now_s - pulse.last_step_at_s if pulse is not None and pulse.step_s else None
-    if pulse is not None and late_s is not None and sees_nobody and pulse.trains:
+    if pulse is not None and late_s is not None and sees_nobody and pulse.trains and not works:
         is_dead = is_dead or late_s > OVERDUE.of(pulse.step_s)
     return Finding(
         rule=SILENT,
         cause=CRASHED if is_dead else SILENT,
-        # A node without a run does not justify a page.
-        severity="warn" if run is None else RULES[SILENT].severity,
+        # Training goes on without the reports of a node.
+        severity="warn" if run is None or works else RULES[SILENT].severity,
         run=run,
         node=node,
         onset_s=now_s - quiet_s,
@@ -225,7 +249,7 @@ def hang(inputs: DetectionInput) -> list[Finding]:
     dead = _rows(stall, unheard | set(said.dead if said else ()))
     if dead and stall.is_unobserved:
         return [_finding(inputs, stall, dead, cause=CRASHED)]
-    if not lost(stall) and _all_ended(inputs):
+    if not lost(stall) and _all_ended(inputs, stall):
         return [replace(_finding(inputs, stall, (), cause=ENDED), severity="warn")]
     if said is not None and said.common != STEP and not said.dead:
         # An endless checkpoint is a slow one.
@@ -236,11 +260,14 @@ def hang(inputs: DetectionInput) -> list[Finding]:
     return _of_hardware(inputs, stall)
 
 
-def _all_ended(inputs: DetectionInput) -> bool:
+def _all_ended(inputs: DetectionInput, stall: Standstill) -> bool:
     """Whether all of several workers stopped at once: none of them sends heartbeats any more.
 
     Workers that hang go on sending them. The last of each came within one interval of the others.
+    Where most nodes have busy cores, it is only the reports that do not arrive.
     """
+    if 2 * np.count_nonzero(stall.works | stall.spins) > len(stall.nodes):
+        return False
     states = list(inputs.workers().values()) if inputs.workers is not None else []
     heard_s = [state.heard_s for state in states if state.since_s]
     if len(heard_s) < max(2, len(states)):
@@ -419,6 +446,7 @@ def _crash(inputs: DetectionInput, stall: Standstill, node: str) -> Finding:
         now_s=stall.since_s + stall.overdue_s,
         after_s=stall.limit_s,
         is_dead=True,
+        works=False,
         sees_nobody=False,
         also=sorted({node, *stall.silent}),
     )

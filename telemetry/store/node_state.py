@@ -13,7 +13,7 @@ from telemetry.blocks import FloatArray, Span
 from telemetry.store.connection import Connection
 from telemetry.store.hot import raw
 from telemetry.store.packing import codec
-from telemetry.store.reading import AGENT_RESTART_S, STOPPING, Reader
+from telemetry.store.reading import STOPPING, Reader
 from telemetry.template_report import text_of
 from telemetry.units import DAY_S, MINUTE_S
 
@@ -76,8 +76,7 @@ def read_sidecars(hot: Connection, kind: Kind, nodes: Collection[str]) -> dict[s
 def note_stopping(nodes: Iterable[str], *, now_s: float) -> list[tuple[object, ...]]:
     """Return the commands that note that the agents of these nodes were asked to end."""
     pairs = [part for node in nodes for part in (now_s, node)]
-    forget = ("ZREMRANGEBYSCORE", STOPPING, "-inf", now_s - AGENT_RESTART_S)
-    return [forget, ("ZADD", STOPPING, *pairs)] if pairs else []
+    return [("ZADD", STOPPING, *pairs)] if pairs else []
 
 
 def save_agent_request(

@@ -50,7 +50,8 @@ MISSED_SCRAPES = 3.5
 # Redis, of agents that were asked to end: when, by node. They are back within AGENT_RESTART_S,
 # as after an upgrade, or will be missed: 15 s to end (deploy/agent), a minute to fetch the new
 # version (assumed), and the 15 s of silence that every node has.
-STOPPING, AGENT_RESTART_S = "hot:stopping", 90
+STOPPING, AGENT_BACK_S = "hot:stopping", 75
+AGENT_RESTART_S = AGENT_BACK_S + 15
 # Redis, digests of what was found damaged, by when it was last read: each counts once.
 DAMAGED = "hot:damaged"
 COUNT_DAMAGED = """

@@ -83,6 +83,29 @@ def test_a_node_that_still_works_is_missed_later(last_step_at_s: int, limit_s: i
     assert found(15, known=("quiet",)) == ["quiet"]
 
 
+@pytest.mark.parametrize("after_s", [2.0, 4.0])
+@pytest.mark.parametrize("crashed", [(), ("quiet",)])
+def test_a_node_whose_worker_is_heard_works(crashed: tuple[str, ...], after_s: float) -> None:
+    """Within one long step: its agent is missing, for which no one gets up."""
+
+    def found(quiet_s: int) -> list[tuple[str, str]]:
+        seen_s = NOW - quiet_s
+        silent = find_silent(
+            FLEET | {"quiet": seen_s},
+            now_s=NOW,
+            run_of={"quiet": "llama", "calm": "llama"},
+            pulses={"llama": StepHeartbeat(seen_s - 5, step_s=90)},
+            crashed=crashed,
+            heard_s={"quiet": seen_s + after_s},
+        )
+        return [(finding.cause, finding.severity) for finding in silent]
+
+    is_dead = after_s == 2.0
+    assert found(29) == ([("node_crash" if crashed else "node_silent", "page")] if is_dead else [])
+    cause = "node_crash" if is_dead and crashed else "node_silent"
+    assert found(30) == [(cause, "page" if is_dead else "warn")]
+
+
 def test_a_run_that_stopped_with_the_node_has_lost_the_node() -> None:
     (finding,) = find_silent(
         FLEET | {"quiet": 900},
