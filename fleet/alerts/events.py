@@ -104,13 +104,24 @@ def enqueue(alert: Alert, event: AlertEvent, *, now: datetime) -> None:
     """
     kind = Kind(event.kind)
     is_end = kind == Kind.RESOLVED
-    if not is_end and (kind not in {*STARTS, *UPDATES} or silences_of(alert, now=now)):
+    told_less = alert.notified_states.filter(ended_at=None, labels__severity="warn")
+    is_raised = (
+        kind in CHANGES_TEXT - STARTS
+        and alert.severity == Alert.Severity.PAGE
+        and told_less.exists()
+    )
+    is_start = kind in STARTS or is_raised
+    if not is_end and (not (is_start or kind in UPDATES) or silences_of(alert, now=now)):
         return
-    if kind in STARTS:
-        for route, receiver in receivers_of(alert, routing_table()):
+    if is_start:
+        found = receivers_of(alert, routing_table())
+        if is_raised:
+            # As a page it is another alert for them; what else they receive stays as it was.
+            told_less.filter(receiver__in=[each.pk for _, each in found]).update(ended_at=now)
+        for route, receiver in found:
             state, is_new = _notified(alert, route, receiver, now=now)
             is_damped = alert.flapping_since is not None and kind == Kind.REFIRED
-            if is_new or not is_damped:
+            if is_new or not (is_damped or is_raised):
                 start = Delivery.Kind.FIRING if is_new else Delivery.Kind.REPEATED
                 _notify(state, start, event, now=now)
         return

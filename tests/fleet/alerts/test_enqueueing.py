@@ -282,3 +282,34 @@ def test_a_receiver_that_is_off_learns_nothing(run: Run, hook: Receiver, default
     say(alert_on(run), "fired")
 
     assert kinds(hook) == []
+
+
+@pytest.mark.parametrize("kind", ["worsened", "cause_changed", "rule_changed"])
+def test_a_warning_that_becomes_a_page_fires_again_for_all_it_pages(
+    run: Run, hook: Receiver, pager: Receiver, kind: str
+) -> None:
+    """By the labels of a page, which Alertmanager routes; others still hear when it ends."""
+    mailbox = Receiver.objects.create(
+        name="box", kind="webhook", target="http://127.0.0.1:2/", created_at=NOON
+    )
+    pages = Route.objects.create(name="pages", matchers="severity=page", position=1)
+    pages.receivers.add(hook, pager)
+    Route.objects.create(name="rest", is_default=True).receivers.add(hook, mailbox)
+    alert = alert_on(run, rule="node_silent")
+    alert.severity = Alert.Severity.WARN
+    alert.save()
+    say(alert, "fired")
+    assert [kinds(each) for each in (hook, pager, mailbox)] == [["firing"], [], ["firing"]]
+    Delivery.objects.update(state=Delivery.State.SENT)
+
+    alert.severity = Alert.Severity.PAGE
+    alert.save()
+    say(alert, kind, after_s=60)
+    say(alert, kind, after_s=61)
+    now_known = NotifiedState.objects.filter(receiver=hook, ended_at=None)
+    assert [state.labels["severity"] for state in now_known] == ["page"]
+    assert [kinds(each)[:2] for each in (hook, pager)] == [["firing", "firing"], ["firing"]]
+    Delivery.objects.update(state=Delivery.State.SENT)
+    say(alert, "resolved", after_s=90)
+    assert [kinds(each)[-1] for each in (hook, pager, mailbox)] == ["resolved"] * 3
+    assert hook.deliveries.filter(kind="resolved").count() == 1
