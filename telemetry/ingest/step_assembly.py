@@ -164,6 +164,9 @@ def _row(worker_steps: Sequence[WorkerStep], workers: Sequence[str]) -> FloatArr
     other_s = np.where(is_traced & np.isnan(other_s), np.maximum(0.0, idle_s), other_s)
     parts = (wait_s, transfer_s, input_s, checkpoint_s, other_s)
     exchange_s = np.array([math.fsum(step.collectives or ()) for step in worker_steps])
+    # Of one alone how long it waited is unknown; most of an exchange that grows is waiting.
+    is_alone = np.isnan(wait_s) & np.array([step.collectives is not None for step in worker_steps])
+    parts[0][is_alone], parts[1][is_alone] = exchange_s[is_alone], 0.0
     exchange_s[is_traced] = traced_s[is_traced]
     rest_s = step_s - exchange_s - np.nansum(parts[2:], axis=0)
     compute_s = np.maximum(0.0, rest_s)

@@ -83,10 +83,14 @@ def test_what_no_one_reports_is_not_a_number() -> None:
     assert np.isnan(batch.tokens).all()
 
 
-@given(st.lists(st.tuples(SECONDS, SECONDS, SECONDS), min_size=1, max_size=8))
-def test_time_is_conserved(reported: list[tuple[float, float, float]]) -> None:
+@given(
+    st.lists(st.tuples(SECONDS, SECONDS, SECONDS), min_size=1, max_size=8),
+    st.sampled_from([0, 1, 9]),
+)
+def test_time_is_conserved(reported: list[tuple[float, float, float]], n_workers: int) -> None:
+    """Also of one alone of many: its exchange is waiting."""
     pieces = [
-        piece(f"w{i}", [exchange], input_s=input_s, checkpoint_s=saved_s)
+        piece(f"w{i}", [exchange], input_s=input_s, checkpoint_s=saved_s, n_workers=n_workers)
         for i, (exchange, input_s, saved_s) in enumerate(reported)
     ]
     batch = assemble_steps("real", {7: pieces}, [each.worker for each in pieces])
