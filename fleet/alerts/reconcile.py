@@ -79,6 +79,9 @@ def reconcile(
             for alert in open_
             if _end_of_machine(alert, now=now) or _end_of_part(alert, now=now)
         ]
+        # What is found of them now was found of what is over.
+        for alert in changed:
+            by_key.pop(key_of(alert), None)
         open_ = [alert for alert in open_ if alert.is_open]
         by_key = locate_probed(without_echoes(by_key, open_), open_)
         by_key, over = correlate(by_key, open_, evaluated, now=now)

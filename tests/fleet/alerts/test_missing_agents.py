@@ -180,6 +180,7 @@ def test_a_node_that_is_replaced_is_no_page_once_its_run_goes_on(fleet: Fleet) -
         AlertEvent.objects.get(alert=crash, kind="resolved").text == "real goes on without trn-3"
     )
     assert (crash.is_open, spare.is_open) == (False, True)
+    assert [event.kind for event in spare.events.all()] == ["fired"]
     assert said()[1] == ("node_silent", "node_silent", "trn-3", "warn")
 
 
