@@ -32,16 +32,9 @@ from zstandard import ZstdError
 from fleet.access.audit import explain_problem
 from fleet.access.throttling import RateLimiter, RequestGate, WorkBudget
 from fleet.access.tokens import MACHINE_PREFIX, TokenCache, bearer
-from fleet.ingest.nodes import (
-    NAME,
-    NAME_RULE,
-    IngestBatch,
-    NodeIngest,
-    clock_of,
-    response_of,
-    store_batches,
-)
+from fleet.ingest.nodes import IngestBatch, NodeIngest, clock_of, response_of, store_batches
 from fleet.ingest.prometheus import QueueFullError, queue
+from fleet.ingest.rows import NAME, NAME_RULE
 from fleet.ingest.steps import StepIngest, StepIngestResult
 from fleet.models import Token
 from fleet.models.problem import ProblemError, problem

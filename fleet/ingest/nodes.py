@@ -1,28 +1,34 @@
 """Ingest of real nodes: from the lines a node sent to blocks in the store and its row."""
 
 import math
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
 
 import msgspec
 
+from fleet.ingest.named_runs import SESSION, assign_run, run_in_tags, update_runs
+from fleet.ingest.rows import (
+    MAX_NODES,
+    NAME,
+    NAME_RULE,
+    is_other_machine,
+    row_shape,
+    store_labels,
+    store_row,
+)
 from fleet.ingest.samples import RecordedAnswer, record_answer
 from fleet.models import Node
-from fleet.models.filters import merged_labels
 from fleet.runs.agent_requests import is_allowed
-from fleet.runs.retirement import BACK
-from telemetry import catalog
 from telemetry.blocks import Block, join_partial
 from telemetry.ingest import neuron_monitor
 from telemetry.ingest.columns import BEGINS, ReportTable, read_columns
 from telemetry.ingest.lines import Refusal, Refusals, RefusedError
 from telemetry.ingest.neuron_monitor import NodeIdentity, Reading, Shape, decode_line, read_line
-from telemetry.ingest.timing import BlockBuilder, NodeClock, shard_of
+from telemetry.ingest.timing import BlockBuilder, NodeClock
 from telemetry.store.connection import Command, Connection
 from telemetry.store.durable import forget_late, save_late
 from telemetry.store.hot import HotStore
@@ -48,18 +54,10 @@ TAKES = ("columns", "zstd")
 # A node's newest report is stored at most this often, or when its processes change: its values
 # change slowly, and packing it costs more than reading it.
 KEEP_EVERY_S = 5.0
-# A token cannot fill the database with nodes that do not exist. The largest cluster has 31,250
-# (500,000 chips), and some are replaced.
-MAX_NODES = 40_000
-UNKNOWN_TYPE = "unknown"
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
-NAME_RULE = "letters, digits, dots, dashes and underscores, at most 80"
 # A node's row is read again after this time, because it may have been changed.
 REFRESH_S = 60.0
 # Two machines may not use one name within this time.
 IN_USE_S = 60.0
-# A machine boots for minutes: two that take turns faster share one name, in two of our processes.
-TURNS = timedelta(minutes=10)
 MAX_KNOWN = MAX_NODES
 MAX_REPORTS = 10_000
 # Redis, by node: the last number of each of its streams.
@@ -401,101 +399,6 @@ class LastStored:
         return notes
 
 
-def check_room(name: str) -> None:
-    """Refuse one more node where there are too many real ones in use."""
-    if Node.objects.real().unretired().count() >= MAX_NODES:
-        reason = (
-            f"{name} is new or retired, and {MAX_NODES:,} real nodes are all we take; "
-            "retire those that are gone"
-        )
-        raise RefusedError("node", reason)
-
-
-def store_row(
-    name: str, identity: NodeIdentity, shape: Shape, n_efa: int, *, row: Node | None = None
-) -> Node:
-    """Create or update the node's row, and return it; facts that a report lacks stay unchanged.
-
-    ``row`` saves reading it.
-    """
-    kind = catalog.instances().get(identity.instance_type)
-    reported: dict[str, str | int] = {
-        "instance_type": identity.instance_type[:40],
-        "instance_id": identity.instance_id[:40],
-        "zone": identity.zone[:40],
-        "ultraserver_id": identity.ultraserver_id[:40],
-        "n_cores": shape.n_cores,
-        "n_devices": shape.n_devices,
-        # Without EFA data the catalog has the number of devices.
-        "n_efa": n_efa or (kind.n_efa if kind else 0),
-    }
-    facts: dict[str, Any] = {fact: value for fact, value in reported.items() if value}
-    node = row or Node.objects.filter(name=name).first()
-    if node is None or node.retired_at:
-        check_room(name)
-    facts |= BACK
-    if node is None:
-        new = {
-            "instance_type": UNKNOWN_TYPE,
-            "source": Node.Source.NEURON_MONITOR,
-            "shard": shard_of(name),
-            "first_seen_at": datetime.now(UTC),
-            # Some exporters say nothing of devices, or of cores.
-            **dict.fromkeys(("n_cores", "n_devices", "n_efa"), 0),
-        }
-        node, _ = Node.objects.get_or_create(name=name, defaults=new | facts)
-    if node.source == Node.Source.STEPS:
-        # Known only from its training job so far.
-        facts |= {"source": Node.Source.NEURON_MONITOR, "shard": shard_of(name)}
-    elif node.source != Node.Source.NEURON_MONITOR:
-        raise RefusedError("node", f"{name} is a simulated node; use another name (node=NAME)")
-    facts |= replacement_of(node, identity, now=datetime.now(UTC))
-    if any(getattr(node, fact) != value for fact, value in facts.items()):
-        Node.objects.filter(pk=node.pk).update(**facts)
-        for fact, value in facts.items():
-            setattr(node, fact, value)
-    return node
-
-
-def is_other_machine(name: str, before: str, now: str) -> bool:
-    """Whether a node's instance id is of another machine; its name as an id tells nothing."""
-    return before != now and all(each not in ("", name) for each in (before, now))
-
-
-def replacement_of(node: Node, identity: NodeIdentity, *, now: datetime) -> dict[str, Any]:
-    """Return what to store where another machine took the node's name; raises RefusedError."""
-    new = identity.instance_id[:40]
-    if new == node.name and node.instance_id:
-        return {"instance_id": node.instance_id}
-    # Ids of other kinds (of an operating system, say) do not compare with those of EC2.
-    if not (new.startswith("i-") and node.instance_id.startswith("i-")):
-        return {}
-    if not is_other_machine(node.name, node.instance_id, new):
-        return {}
-    if node.replaced_id == new and node.replaced_at and now - node.replaced_at < TURNS:
-        ago_s = (now - node.replaced_at).total_seconds()
-        reason = f"{node.name} is {node.instance_id} since {ago_s:.0f} s ago; use another name"
-        raise RefusedError("instance_info.instance_id", reason)
-    ultraserver_id = identity.ultraserver_id[:40]
-    return {"replaced_at": now, "replaced_id": node.instance_id, "ultraserver_id": ultraserver_id}
-
-
-def store_labels(name: str, labels: Mapping[str, str], *, row: Node | None = None) -> None:
-    """Add labels to a node's row, if there is one; a zone fills its column if that is empty."""
-    node = row or Node.objects.filter(name=name).first()
-    if node is None:
-        return
-    zone = node.zone or labels.get("zone", "")[:40]
-    merged = merged_labels(node.labels, {k: v for k, v in labels.items() if k != "zone"})
-    if (node.zone, node.labels) != (zone, merged):
-        Node.objects.filter(pk=node.pk).update(zone=zone, labels=merged)
-
-
-def row_shape(name: str) -> Shape | None:
-    node = Node.objects.filter(name=name).first()
-    return Shape(node.n_devices, node.n_cores) if node and node.n_devices else None
-
-
 @dataclass(slots=True)
 class KnownNode:
     clock: NodeClock = field(default_factory=NodeClock)
@@ -507,6 +410,10 @@ class KnownNode:
     last_stored: LastStored = field(default_factory=LastStored)
     is_restored: bool = False
     n_efa: int = 0
+    # The run that tags of its processes name, and when they last did; None: to be read.
+    run: str | None = None
+    named_s: float = -math.inf
+    followed_s: float = -math.inf
 
 
 class NodeIngest:
@@ -530,6 +437,8 @@ class NodeIngest:
         self._restore_clock = restore_clock
         self._known: dict[str, KnownNode] = {}
         self._rows: dict[str, Node] = {}
+        # By name of a run, when it was updated.
+        self._updated_s: dict[str, float] = {}
 
     def expect(self, names: Iterable[str]) -> None:
         """Read the rows that are due of these nodes, whose lines are delivered next, together."""
@@ -572,7 +481,36 @@ class NodeIngest:
             readings = [reading for _, _, reading in good]
             ends = known.clock.ends(readings, arrived_s=arrived_s, sent_s=sent_s, up_s=up_s)
             self._place(good, ends, delivery, arrived_s if now_s is None else now_s)
+            if (newest := readings[-1]).line:
+                try:
+                    self._follow_run(delivery.node, newest, now_s=arrived_s)
+                except RefusedError as error:
+                    delivery.refuse(error.at(good[-1][0]))
         return delivery
+
+    def _follow_run(self, node: str, reading: Reading, *, now_s: float) -> None:
+        """Assign the node to the run that the tags of its processes name, if they do.
+
+        A job that restarts has no process for a moment.
+        """
+        known, name = self._known[node], run_in_tags(reading.executed)
+        if known.run is None:
+            before = Node.objects.filter(name=node, run__session=SESSION, run__finished_at=None)
+            known.run = before.values_list("run__name", flat=True).first() or ""
+            known.named_s = now_s
+        if name:
+            known.named_s = now_s
+        elif not known.run or now_s - known.named_s < REFRESH_S:
+            return
+        if name == known.run and now_s - known.followed_s < REFRESH_S:
+            return
+        is_other, now = name != known.run, datetime.fromtimestamp(now_s, UTC)
+        known.run, known.followed_s = name, now_s
+        row = Node.objects.select_related("run").get(name=node)
+        assign_run(row, {name: 1} if name else {}, now=now)
+        if is_other or now_s - self._updated_s.get(name, -math.inf) >= REFRESH_S:
+            self._updated_s[name] = now_s
+            update_runs([node], now=now)
 
     def forget(self, node: str) -> None:
         """Drop the cache of a node whose blocks could not be stored: it can resend them."""

@@ -7,23 +7,22 @@ into a list of the node in Redis; one task reads the lists, so that nothing is c
 import logging
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 import msgspec
 from django.db import OperationalError
-from django.db.models import Count, Q
 from redis.exceptions import RedisError
 
-from fleet.ingest.nodes import NAME, NAME_RULE, IngestBatch, store_batches, store_labels, store_row
-from fleet.ingest.runs import refresh_run
-from fleet.models import Node, Run
+from fleet.ingest.named_runs import assign_run, update_runs
+from fleet.ingest.nodes import IngestBatch, store_batches
+from fleet.ingest.rows import NAME, NAME_RULE, store_labels, store_row
+from fleet.models import Node
 from telemetry.blocks import METRICS, Block, FloatArray
 from telemetry.ingest.exporters import NamedBy, NodeName
 from telemetry.ingest.lines import RefusedError
 from telemetry.ingest.neuron_monitor import Reading
 from telemetry.ingest.prometheus import MS, NodeSeries, Sample, WrittenSamples
-from telemetry.ingest.step_reports import RunLine
 from telemetry.ingest.timing import shard_of
 from telemetry.store.hot import HotStore, StoreUnavailable
 from telemetry.store.reading import SCRAPES, Scrapes
@@ -48,8 +47,6 @@ FORGET_IF_READ = (
     "if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('SREM', KEYS[2], ARGV[1]) end"
 )
 
-# Runs known by labels alone.
-SESSION = "labels"
 # Exporters of the host say nothing about what its accelerators do.
 OF_ACCELERATORS = {name for name, metric in METRICS.items() if metric.part in ("core", "device")}
 
@@ -314,55 +311,10 @@ def _fill(
             state.n_unnamed = 0 if state.runs else state.n_unnamed + n_scrapes
             if state.runs or state.names_no_run(now_s=readings[-1][1]):
                 now = datetime.fromtimestamp(now_s, UTC)
-                assign_run(row, state.runs, reading, labels, now=now)
+                assign_run(row, state.runs, labels, now=now)
             state.runs = {}
     except RefusedError as error:
         batch.refuse(error.at(1))
     else:
         shard = shard_of(batch.node)
         batch.blocks = [Block(shard, t, (batch.node,), by_tick[t]) for t in sorted(by_tick)]
-
-
-def assign_run(
-    row: Node,
-    runs: Mapping[str, int],
-    reading: Reading,
-    labels: Mapping[str, str],
-    *,
-    now: datetime,
-) -> None:
-    """Let a node train the run that most of its series name; a node without any is idle.
-
-    Raises RefusedError if the run is simulated or imported, or there are too many.
-    """
-    before = row.run if row.run and row.run.finished_at is None else None
-    # What a training job reports itself outweighs labels.
-    if before is not None and before.session != SESSION:
-        return
-    name = max(runs, key=lambda run: (runs[run], run)) if runs else ""
-    if name == (before.name if before else ""):
-        return
-    run = None
-    if name:
-        kind = reading.identity.instance_type or None
-        of_run = {"namespace": labels["namespace"]} if "namespace" in labels else None
-        line = RunLine(run=name, session=SESSION, instance_type=kind, labels=of_run)
-        run = refresh_run(line, now=now)
-        if run.session == SESSION and run.phase != Run.Phase.TRAINING:
-            run.phase, run.phase_since, run.finished_at = Run.Phase.TRAINING, now, None
-            run.save(update_fields=["phase", "phase_since", "finished_at"])
-    Node.objects.filter(pk=row.pk).update(run=run)
-
-
-def update_runs(heard: Collection[str], *, now: datetime) -> None:
-    """Update the runs that labels alone name: those of the nodes just heard, and ended ones."""
-    active = Run.objects.filter(session=SESSION, finished_at=None)
-    in_use = Count("nodes", filter=Q(nodes__retired_at=None))
-    n_nodes = dict(active.annotate(n=in_use).values_list("pk", "n"))
-    over = [pk for pk, n in n_nodes.items() if not n]
-    if over:
-        Run.objects.filter(pk__in=over).update(
-            finished_at=now, phase=Run.Phase.FINISHED, phase_since=now
-        )
-    for pk in active.filter(nodes__name__in=heard).values_list("pk", flat=True).distinct():
-        Run.objects.filter(pk=pk).update(heard_at=now, paid_until=now, n_nodes=n_nodes[pk])

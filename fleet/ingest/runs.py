@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db import transaction
 
-from fleet.ingest.nodes import check_room
+from fleet.ingest.rows import check_room
 from fleet.models import Node, Run
 from fleet.models.filters import merged_labels
 from fleet.runs.prices import (

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from django.conf import settings
 
-from fleet.ingest.nodes import store_labels
+from fleet.ingest.rows import store_labels
 from fleet.ingest.runs import SessionResolver, assign_node, refresh_run, starts_key, tokens_of
 from fleet.models import Node, Run
 from fleet.runs.agent_requests import is_allowed

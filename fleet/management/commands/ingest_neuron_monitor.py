@@ -8,8 +8,9 @@ from typing import Any
 from django.conf import settings
 from django.core.management import CommandError, CommandParser
 
-from fleet.ingest.nodes import NAME, NAME_RULE, IngestBatch, response_of
+from fleet.ingest.nodes import IngestBatch, response_of
 from fleet.ingest.pipe import PipeIngest
+from fleet.ingest.rows import NAME, NAME_RULE
 from fleet.management.cli import PlainCommand
 from telemetry.store.hot import hot_store
 

@@ -150,7 +150,7 @@ def test_the_catalogue_knows_how_many_links_there_are(arrivals: NodeIngest) -> N
 
 
 def test_a_fleet_has_a_maximum_size(arrivals: NodeIngest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleet.ingest.nodes.MAX_NODES", 1)
+    monkeypatch.setattr("fleet.ingest.rows.MAX_NODES", 1)
     arrivals.deliver([LINE], node="first", arrived_s=NOON_S)
 
     delivery = arrivals.deliver([LINE], node="second", arrived_s=NOON_S)

@@ -7,8 +7,8 @@ import pytest
 
 from fleet.alerts.evaluate import watch
 from fleet.alerts.reconcile import reconcile
+from fleet.ingest.named_runs import SESSION, update_runs
 from fleet.ingest.nodes import NodeIngest
-from fleet.ingest.prometheus import SESSION, update_runs
 from fleet.ingest.runs import assign_node, refresh_run
 from fleet.ingest.steps import update_run
 from fleet.models import Alert, Node, Run
@@ -166,7 +166,7 @@ def test_a_report_brings_a_node_back(hot: HotStore, real: Make, reported: Run) -
 def test_the_limit_of_nodes_counts_those_in_use(
     hot: HotStore, real: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fleet.ingest.nodes.MAX_NODES", 1)
+    monkeypatch.setattr("fleet.ingest.rows.MAX_NODES", 1)
     ingest, gone = NodeIngest(keep_s=900), real()
 
     refused = ingest.deliver([LINE], node="new", arrived_s=NOON_S)

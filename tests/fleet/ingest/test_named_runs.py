@@ -1,0 +1,119 @@
+"""Nodes whose processes name their run by a tag; no job reports it."""
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from fleet.ingest.nodes import NodeIngest, store_batches
+from fleet.ingest.steps import StepIngest
+from fleet.models import Node, Run
+from telemetry.store.hot import HotStore
+from tests.fleet.api.training_jobs import ABOUT, line, step_lines
+
+BEGAN_S = float(int(time.time()) - 3000)
+NODES = ("trn-a", "trn-b")
+HARDWARE = {"neuron_device_count": 1, "neuroncore_per_device_count": 2}
+STATS = {"execution_stats": {"period": 5.0, "execution_summary": {"completed": 7}}}
+
+
+class Agents:
+    def __init__(self, hot: HotStore) -> None:
+        self.hot, self.ingest = hot, NodeIngest(keep_s=900)
+
+    def report(
+        self, at_s: float, tags: Sequence[str], *, nodes: Sequence[str] = NODES
+    ) -> list[Any]:
+        """Let nodes report these processes; return what was refused."""
+        processes = [
+            {"pid": 100 + i, "neuron_runtime_tag": tag, "error": "", "report": STATS}
+            for i, tag in enumerate(tags)
+        ]
+        batches = []
+        for name in nodes:
+            instance = {"instance_id": f"i-{name}", "instance_type": "trn1.2xlarge"}
+            sent = {
+                "neuron_runtime_data": processes,
+                "neuron_hardware_info": HARDWARE,
+                "instance_info": instance,
+            }
+            batches.append(
+                self.ingest.deliver([json.dumps(sent).encode()], node=name, arrived_s=at_s)
+            )
+        store_batches(self.hot, batches)
+        return [refusal for batch in batches for refusal in batch.refused]
+
+
+@pytest.fixture
+def agents(db: None, hot: HotStore) -> Agents:
+    return Agents(hot)
+
+
+def trains() -> dict[str, str]:
+    nodes = Node.objects.select_related("run")
+    return {node.name: node.run.name if node.run else "" for node in nodes}
+
+
+def test_nodes_train_the_run_that_most_of_their_processes_name(agents: Agents) -> None:
+    agents.report(BEGAN_S, ["run=llama", "run=llama", "run=bert", "4711"])
+
+    assert trains() == {"trn-a": "llama", "trn-b": "llama"}
+    run = Run.objects.get()
+    assert (run.phase, run.n_nodes, run.finished_at) == (Run.Phase.TRAINING, 2, None)
+    assert run.instance_type == "trn1.2xlarge"
+
+
+@pytest.mark.parametrize("tag", ["4711", "my_app", "run=", "run=a b", "xrun=llama", ""])
+def test_other_tags_name_no_run(agents: Agents, tag: str) -> None:
+    agents.report(BEGAN_S, [tag])
+
+    assert trains() == {"trn-a": "", "trn-b": ""}
+    assert not Run.objects.exists()
+
+
+def test_a_job_that_restarts_keeps_its_nodes_and_one_that_ends_does_not(agents: Agents) -> None:
+    agents.report(BEGAN_S, ["run=llama"])
+    agents.report(BEGAN_S + 30, [])
+    agents.report(BEGAN_S + 55, ["run=llama"])
+    agents.report(BEGAN_S + 110, [])
+    assert trains() == {"trn-a": "llama", "trn-b": "llama"}
+    agents.report(BEGAN_S + 120, [])
+
+    assert trains() == {"trn-a": "", "trn-b": ""}
+    assert Run.objects.get().phase == Run.Phase.FINISHED
+    agents.report(BEGAN_S + 130, ["run=llama"])
+    assert trains() == {"trn-a": "llama", "trn-b": "llama"}
+    assert Run.objects.get().phase == Run.Phase.TRAINING
+
+
+def test_another_process_of_ours_knows_when_the_job_is_over(agents: Agents) -> None:
+    agents.report(BEGAN_S, ["run=llama"])
+    agents.ingest = NodeIngest(keep_s=900)
+    agents.report(BEGAN_S + 10, [])
+    agents.report(BEGAN_S + 75, [])
+
+    assert trains() == {"trn-a": "", "trn-b": ""}
+
+
+def test_what_a_job_reports_itself_outweighs_a_tag(agents: Agents) -> None:
+    StepIngest(time.monotonic).deliver(
+        agents.hot,
+        [line("run", **ABOUT), *step_lines(1, ended_at=BEGAN_S)],
+        arrived_s=BEGAN_S,
+    )
+    agents.report(BEGAN_S + 1, ["run=llama"])
+
+    assert {name: run for name, run in trains().items() if name in NODES} == {
+        "trn-a": "real",
+        "trn-b": "real",
+    }
+
+
+def test_a_tag_that_names_an_imported_run_is_refused(agents: Agents, run: Run) -> None:
+    refused = agents.report(BEGAN_S, [f"run={run.name}"], nodes=NODES[:1])
+
+    assert len(refused) == 1
+    assert "imported" in refused[0].reason
+    assert trains()["trn-a"] == ""
