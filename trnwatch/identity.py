@@ -80,7 +80,8 @@ def rank_place_of(env: Mapping[str, str]) -> RankPlace:
             n_per_node = total // max(1, _whole(env.get("SLURM_NNODES", "")) or total)
             n_local_ranks = _whole(env.get(n_local, "")) or n_per_node
             return RankPlace(number, total, _whole(env.get(local_rank, "")), n_local_ranks)
-    return RankPlace()
+    # Lightning sets no rank for the processes that it starts on a node.
+    return RankPlace(local_rank=_whole(env.get("LOCAL_RANK", "")))
 
 
 def identity_of(
@@ -122,23 +123,22 @@ def node_name() -> str:
 
 
 def session_of(env: Mapping[str, str]) -> str:
-    """Return an id of this start of the job, the same for all its processes.
+    """Return the launcher's id of the job, the same for all its processes, or "auto".
 
-    Without one from the launcher it is "auto": the server then distinguishes starts.
+    The server distinguishes the starts within it by their processes.
     """
-    given = env.get("TRNWATCH_SESSION", "")
+    if env.get("TRNWATCH_SESSION"):
+        return env["TRNWATCH_SESSION"]
+    # torchrun's agents each count restarts of their own, and count none when nodes join or leave.
     elastic = env.get("TORCHELASTIC_RUN_ID", "none")
-    if given:
-        return given
     if elastic != "none":
-        return f"{elastic}.{env.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+        return f"{elastic}.0"
     for job, restarts in (("SLURM_JOB_ID", "SLURM_RESTART_COUNT"), ("PMIX_NAMESPACE", "")):
         if env.get(job):
-            restart = env.get("TORCHELASTIC_RESTART_COUNT") or env.get(restarts) or "0"
             # A script may start its training again; what runs on a part of its nodes is none.
             spans_job = env.get("SLURM_STEP_NUM_NODES") == env.get("SLURM_JOB_NUM_NODES")
             step = env.get("SLURM_STEP_ID", "0") if spans_job else "0"
-            return f"{env[job]}.{restart}" + (f".{step}" if step != "0" else "")
+            return f"{env[job]}.{env.get(restarts) or '0'}" + (f".{step}" if step != "0" else "")
     return "auto"
 
 

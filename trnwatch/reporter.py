@@ -5,7 +5,6 @@ import os
 import sys
 import threading
 import time
-import uuid
 import weakref
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -31,8 +30,8 @@ class Reporter:
     """Reports the steps of one training process in the background.
 
     No method waits for the server or raises. Unsent reports are queued; when the queue is full
-    the oldest are dropped and counted. A forked process starts its own reporting with its
-    first step.
+    the oldest are dropped and counted. A forked process, and one that trains again after its end,
+    starts its own reporting with its first step.
     """
 
     def __init__(
@@ -93,7 +92,6 @@ class Reporter:
                 self._server,
                 self._token,
                 self.identity,
-                boot=uuid.uuid4().hex[:16],
                 ca_file=self._ca_file,
                 trace=self._trace(),
                 finder=StepFinder() if self._finds_steps else None,
@@ -140,8 +138,8 @@ class Reporter:
         if number is not None:
             self._next = number
         new: Union[Step, NoOpStep]
-        if self._pid != os.getpid():
-            self._restart_after_fork()
+        if self._is_over or self._pid != os.getpid():
+            self._restart()
         new = NoOpStep() if self._sender is None else Step(self._next, self._done)
         self._next += 1
         self._step = new
@@ -242,8 +240,8 @@ class Reporter:
     def __exit__(self, kind: Optional[type], *exc: object) -> None:
         self.finish(failed=kind is not None, reason="" if kind is None else kind.__name__)
 
-    def _restart_after_fork(self) -> None:
-        """Start again in a forked process, with the identity of its own environment."""
+    def _restart(self) -> None:
+        """Start again, in a forked process or after an end; the environment may be another."""
         self._pid, self._sender, self._step, self._is_over = os.getpid(), None, None, False
         try:
             self._begin()

@@ -6,6 +6,7 @@ import math
 import random
 import threading
 import time
+import uuid
 from collections import deque
 from collections.abc import Mapping
 from typing import Any, Callable, Optional, Union
@@ -41,7 +42,6 @@ class ReportSender:
         token: Callable[[], str],
         identity: Identity,
         *,
-        boot: str,
         ca_file: str = "",
         trace: Optional[RuntimeTrace] = None,
         finder: Optional[StepFinder] = None,
@@ -51,7 +51,7 @@ class ReportSender:
     ) -> None:
         self._wire = ServerConnection(server, token=token, ca_file=ca_file, timeout_s=TIMEOUT_S)
         self._identity = identity
-        self._boot = boot
+        self._boot, self._newest_step = new_boot(), 0
         self._trace = trace
         self._finder = finder
         self._activity = activity
@@ -200,13 +200,18 @@ class ReportSender:
         wanted_s = number_of(body.get("trace_s"))
         if self._trace is not None and wanted_s is not None:
             self._trace.request(wanted_s)
-        self._failures, self._unsent = 0, []
-        self._sent_identity, self._last_sent_s = self._sending_identity, time.monotonic()
+        self._failures, self._unsent, self._last_sent_s = 0, [], time.monotonic()
+        # The server may have lost the run's facts, as with a database that was restored.
+        self._sent_identity = None if body.get("wants_run") else self._sending_identity
         self._is_over = self._is_over or self._has_end
         return True
 
     def _step(self, record: Record) -> bytes:
         number, ended_at, step_s, collectives, parts, tokens, loss = record
+        if number < self._newest_step:
+            # Training begins again, from a checkpoint or at 0, in the same process.
+            self._boot = new_boot()
+        self._newest_step = number
         names = ("input_s", "checkpoint_s", "other_s")
         fields: dict[str, Any] = {
             name: None if part is None else round(part, 6) for name, part in zip(names, parts)
@@ -231,7 +236,7 @@ class ReportSender:
         who = {
             "run": me.run,
             "session": me.session,
-            "boot": self._boot if me.session == "auto" else None,
+            "boot": self._boot,
             "worker": me.worker,
             "node": me.node,
             "rank": me.rank,
@@ -240,6 +245,11 @@ class ReportSender:
             "n_workers": me.n_workers,
         }
         return encode_line({"kind": kind, **who, **fields})
+
+
+def new_boot() -> str:
+    """Return a random id of one start of this process."""
+    return uuid.uuid4().hex[:16]
 
 
 def number_or_name(loss: float) -> Union[float, str]:

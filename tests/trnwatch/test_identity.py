@@ -42,6 +42,14 @@ def test_one_process_of_each_node_reports_it() -> None:
     assert not second.is_reporting
 
 
+def test_of_processes_with_a_local_rank_alone_one_reports() -> None:
+    """As Lightning starts them on a node."""
+    env = {"WORLD_SIZE": "32", "TRNWATCH_NODE": "trn-c"}
+
+    assert identity_of(env | {"LOCAL_RANK": "0"}).is_reporting
+    assert not identity_of(env | {"LOCAL_RANK": "1"}).is_reporting
+
+
 def test_every_rank_may_report() -> None:
     me = identity_of(TORCHRUN | {"TRNWATCH_NODE": "trn-c", "TRNWATCH_WORKERS": "ranks"}, {"tp": 8})
 
@@ -62,15 +70,27 @@ def test_stages_hold_whole_blocks_of_ranks() -> None:
     ("env", "session"),
     [
         ({"TRNWATCH_SESSION": "mine"}, "mine"),
-        ({"TORCHELASTIC_RUN_ID": "j7", "TORCHELASTIC_RESTART_COUNT": "2"}, "j7.2"),
+        ({"TORCHELASTIC_RUN_ID": "j7", "TORCHELASTIC_RESTART_COUNT": "2"}, "j7.0"),
         ({"TORCHELASTIC_RUN_ID": "none", "SLURM_JOB_ID": "82"}, "82.0"),
         ({"SLURM_JOB_ID": "82", "SLURM_RESTART_COUNT": "1"}, "82.1"),
+        # Of torchrun's agents each counts for itself, from 0 in a job that was requeued.
+        (
+            {
+                "SLURM_JOB_ID": "82",
+                "SLURM_RESTART_COUNT": "1",
+                "TORCHELASTIC_RUN_ID": "none",
+                "TORCHELASTIC_RESTART_COUNT": "0",
+            },
+            "82.1",
+        ),
         ({"PMIX_NAMESPACE": "prte-3@1"}, "prte-3-1.0"),
         ({"TORCHELASTIC_RUN_ID": "none"}, "auto"),
         ({}, "auto"),
     ],
 )
-def test_a_start_has_the_launchers_number(env: Mapping[str, str], session: str) -> None:
+def test_a_session_is_the_launchers_on_all_nodes(
+    env: Mapping[str, str], session: str
+) -> None:
     assert identity_of(env).session == session
 
 

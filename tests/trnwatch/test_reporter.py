@@ -70,6 +70,20 @@ def test_a_process_knows_what_it_does(listener: Listener) -> None:
     assert seen == ["", "input", "step", "compile", ""]
 
 
+def test_a_process_that_trains_again_after_its_end_reports_again(listener: Listener) -> None:
+    """As a script that fine-tunes in two stages with one trainer."""
+    reporter = Reporter(listener.url, token="secret", env=ENV | {"TRNWATCH_FINISH_S": "60"})
+    for _ in range(2):
+        for number in (1, 2):
+            with reporter.step(number):
+                pass
+        reporter.finish()
+
+    assert listener.steps() == [1, 2, 1, 2]
+    boots = [line["boot"] for line in listener.lines if line["kind"] == "step"]
+    assert boots[0] == boots[1] != boots[2] == boots[3]
+
+
 def test_steps_count_from_one_or_from_where_training_continues(listener: Listener) -> None:
     with Reporter(listener.url, token="secret", env=ENV) as reporter:
         for number in (None, None, 100, None):

@@ -27,9 +27,7 @@ def record(number: int) -> Record:
 
 
 def sender_to(server: str, *, max_records: int = 1000) -> ReportSender:
-    sender = ReportSender(
-        server, lambda: "secret", ME, boot="b", every_s=0.05, max_records=max_records
-    )
+    sender = ReportSender(server, lambda: "secret", ME, every_s=0.05, max_records=max_records)
     sender.start()
     return sender
 
@@ -81,9 +79,7 @@ def test_many_steps_go_in_several_bodies(listener: Listener) -> None:
 
 
 def test_a_full_queue_loses_the_oldest_and_the_server_hears_how_many(listener: Listener) -> None:
-    sender = ReportSender(
-        listener.url, lambda: "secret", ME, boot="b", every_s=0.05, max_records=10
-    )
+    sender = ReportSender(listener.url, lambda: "secret", ME, every_s=0.05, max_records=10)
     for number in range(1, 31):
         sender.put(record(number))
     sender.start()
@@ -94,10 +90,42 @@ def test_a_full_queue_loses_the_oldest_and_the_server_hears_how_many(listener: L
     assert [line["n_dropped"] for line in listener.lines if line["kind"] == "beat"] == [20]
 
 
+def test_step_numbers_that_go_back_are_another_start(listener: Listener) -> None:
+    """As of a second stage of training in one process, or a restart within it."""
+    sender = sender_to(listener.url)
+    for number in (1, 2, 2, 3, 1, 2):
+        sender.put(record(number))
+    until(lambda: len(listener.steps()) == 6)
+    sender.finish(failed=False, reason="", within_s=20)
+
+    boots = [line["boot"] for line in listener.lines if line["kind"] == "step"]
+    assert len(set(boots[:4])) == len(set(boots[4:])) == 1
+    assert boots[0] != boots[4]
+
+
+def test_facts_are_sent_again_when_the_server_wants_them(listener: Listener) -> None:
+    def n_facts() -> int:
+        return sum(line["kind"] == "run" for line in listener.lines)
+
+    sender = sender_to(listener.url)
+    until(lambda: n_facts() == 1)
+    listener.answer["wants_run"] = True
+    sender.put(record(1))
+    until(lambda: listener.steps() == [1])
+    del listener.answer["wants_run"]
+    sender.put(record(2))
+    until(lambda: listener.steps() == [1, 2])
+    assert n_facts() >= 2
+    n_before = n_facts()
+    sender.put(record(3))
+    sender.finish(failed=False, reason="", within_s=20)
+
+    assert listener.steps() == [1, 2, 3]
+    assert n_facts() == n_before
+
+
 def test_a_heartbeat_says_what_the_worker_does(listener: Listener) -> None:
-    sender = ReportSender(
-        listener.url, lambda: "secret", ME, boot="b", activity=lambda: "checkpoint"
-    )
+    sender = ReportSender(listener.url, lambda: "secret", ME, activity=lambda: "checkpoint")
     sender.start()
     until(lambda: any(line["kind"] == "beat" for line in listener.lines))
     sender.finish(failed=False, reason="", within_s=20)
