@@ -1,8 +1,9 @@
 """Rows of reported runs and their nodes, created and updated by step reports."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any
 
 from django.db import transaction
@@ -19,10 +20,10 @@ from fleet.runs.prices import (
     with_prices,
 )
 from fleet.runs.retirement import BACK
-from fleet.runs.state import KEEP_S
+from fleet.runs.state import KEEP_S, members_of
 from telemetry import catalog
 from telemetry.ingest.lines import RefusedError
-from telemetry.ingest.step_reports import RunLine, WorkerLine
+from telemetry.ingest.step_reports import RunLine, StepLine, WorkerLine
 from telemetry.ingest.timing import shard_of
 from telemetry.store.hot import HotStore
 
@@ -52,6 +53,9 @@ NEW_RUN: dict[str, Any] = {
 }
 
 AUTO = "auto"
+# What was read of a run is read again after this time.
+REFRESH_S = 60.0
+MAX_KNOWN = 50_000
 
 
 @transaction.atomic
@@ -146,9 +150,10 @@ def _price(report: RunLine, run: Run | None, *, now: datetime) -> dict[str, Any]
     return {} if tariff == run.tariff else {"tariff": tariff}
 
 
-def assign_node(run: Run, report: WorkerLine, *, now: datetime) -> None:
+def assign_node(hot: HotStore, run: Run, report: WorkerLine, *, now: datetime) -> None:
     """Assign a worker's node to the run; a node without an agent gets a row here.
 
+    A node that several runs use at once belongs to the largest, of equals to the newest.
     Raises RefusedError if the node is simulated, or there are too many nodes.
     """
     name = report.runs_on
@@ -171,11 +176,23 @@ def assign_node(run: Run, report: WorkerLine, *, now: datetime) -> None:
         )
     if node.source == Node.Source.SIMULATED:
         raise RefusedError("node", f"{name} is a simulated node; report under another name")
+    if node.run_id != run.pk and _is_kept(hot, node, run, now_s=now.timestamp()):
+        return
     # Of several workers of a node the first has its rank.
     is_first = report.worker.partition("/")[2] in ("", "0")
     rank = report.rank if is_first and report.rank is not None else node.rank
     if (node.run_id, node.rank) != (run.pk, rank) or node.retired_at:
         Node.objects.filter(pk=node.pk).update(run=run, rank=rank, **BACK)
+
+
+def _is_kept(hot: HotStore, node: Node, run: Run, *, now_s: float) -> bool:
+    """Whether a node stays with its run, which reports from it too, when ``run`` does."""
+    its = node.run
+    if its is None or (its.n_nodes, its.started_at) <= (run.n_nodes, run.started_at):
+        return False
+    members = members_of(hot, its.name, its.session).values()
+    heard_s = (m.heard_s for m in members if m.node == node.name and not m.ended)
+    return now_s - max(heard_s, default=-math.inf) < REFRESH_S
 
 
 def tokens_of(run: Run) -> float:
@@ -187,50 +204,76 @@ def starts_key(run: str) -> str:
     return f"steps-in:starts:{run}"
 
 
-def _next_start(name: str) -> int:
-    """Return the number of a start where Redis knows none: the last one, or after its end."""
-    run = Run.objects.filter(name=name, session__startswith=f"{AUTO}-").first()
-    if run is None:
-        return 1
-    return int(run.session.removeprefix(f"{AUTO}-")) + (run.finished_at is not None)
+def _start_name(session: str, number: int) -> str:
+    if session == AUTO:
+        return f"{AUTO}-{number}"
+    return session if number == 1 else f"{session[:50]}:{number}"
+
+
+def _newest_start(run: str, session: str, newest: int) -> int:
+    """Return a session's newest start: in Redis, or by the run's row where that knows a newer."""
+    row, prefix = Run.objects.filter(name=run).first(), _start_name(session, 2)[:-1]
+    if row is None:
+        return max(newest, 1)
+    number = row.session.removeprefix(prefix) if row.session.startswith(prefix) else ""
+    known = int(number) if number.isdecimal() else int(row.session == session)
+    return known + (row.finished_at is not None) if known > newest else max(newest, 1)
 
 
 class SessionResolver:
-    """Numbers the starts of a job if no launcher does.
+    """Numbers the starts of a job, also those within what its launcher calls one session.
 
-    Every process has a random id (``boot``). It joins the first start that does not have its
-    worker yet. The numbers are in Redis, so all web processes agree.
+    Every process has a random id (``boot``). A worker's next process begins the next start. A
+    process belongs to the start in which it ends its first step, and to the newest until then:
+    workers come back one by one, and some more than once. The numbers are in Redis, so all web
+    processes agree; what is known here is looked up there again every ``REFRESH_S``.
     """
 
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, str, str], str] = {}
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._known: dict[tuple[str, str, str, str], tuple[float, int]] = {}
 
     def session_of(self, hot: HotStore, report: WorkerLine) -> str:
-        if report.session != AUTO or report.boot is None:
+        if report.boot is None:
             return report.session
-        key = (report.run, report.worker, report.boot)
-        if key not in self._known:
-            if len(self._known) > 50_000:
+        key = (report.run, report.session, report.worker, report.boot)
+        at_s, known = self._known.get(key, (-math.inf, 0))
+        if self._monotonic() - at_s < REFRESH_S:
+            return _start_name(report.session, known)
+        start, trains = _join(hot, report, known)
+        if trains:
+            if len(self._known) > MAX_KNOWN:
                 self._known.clear()
-            self._known[key] = self._joined(hot, *key)
-        return self._known[key]
+            self._known[key] = self._monotonic(), start
+        return _start_name(report.session, start)
 
-    def _joined(self, hot: HotStore, run: str, worker: str, boot: str) -> str:
-        """Assign a worker's process to the first start without this worker."""
-        key = starts_key(run)
-        joined, newest = hot.execute("HMGET", key, f"boot:{worker}:{boot}", "newest")
-        if joined is not None:
-            return f"{AUTO}-{int(joined)}"
-        start = number = int(newest or _next_start(run))
-        while not hot.execute("HSETNX", key, f"taken:{start}:{worker}", boot):
-            if hot.execute("HGET", key, f"taken:{start}:{worker}") == boot.encode():
-                break
-            start += 1
-        hot.execute_all(
-            [
-                ("HSET", key, f"boot:{worker}:{boot}", start),
-                ("HSET", key, "newest", max(start, number)),
-                ("EXPIRE", key, KEEP_S),
-            ]
-        )
-        return f"{AUTO}-{start}"
+
+def _join(hot: HotStore, report: WorkerLine, known: int) -> tuple[int, bool]:
+    """Return the start of a worker's process, and whether it has made a step in it.
+
+    ``known`` is what it was when Redis still knew it, 0 for none.
+    """
+    key, session, worker = starts_key(report.run), report.session, report.worker
+    process = f"{session}:{worker}:{report.boot}"
+    names = (f"boot:{process}", f"steps:{process}", f"newest:{session}")
+    joined, stepped, last = hot.execute("HMGET", key, *names)
+    before = int(joined or known)
+    if stepped is not None:
+        return before, True
+    newest = int(last or 0)
+    start = known or (newest if before else _newest_start(report.run, session, newest))
+    taken = f"taken:{session}:{{}}:{worker}"
+    while not hot.execute("HSETNX", key, taken.format(start), report.boot):
+        if hot.execute("HGET", key, taken.format(start)) == str(report.boot).encode():
+            break
+        if before:
+            # The worker has another process by now.
+            start = before
+            break
+        start += 1
+    trains = bool(known) or isinstance(report, StepLine)
+    fields = {names[0]: start} | ({names[1]: 1} if trains else {})
+    fields |= {names[2]: start} if start > newest else {}
+    hot.execute("HSET", key, *chain.from_iterable(fields.items()))
+    hot.execute("EXPIRE", key, KEEP_S)
+    return start, trains

@@ -16,7 +16,15 @@ import numpy as np
 from django.conf import settings
 
 from fleet.ingest.rows import store_labels
-from fleet.ingest.runs import SessionResolver, assign_node, refresh_run, starts_key, tokens_of
+from fleet.ingest.runs import (
+    MAX_KNOWN,
+    REFRESH_S,
+    SessionResolver,
+    assign_node,
+    refresh_run,
+    starts_key,
+    tokens_of,
+)
 from fleet.models import Node, Run
 from fleet.runs.agent_requests import is_allowed
 from fleet.runs.annotations import annotate_phase
@@ -62,9 +70,6 @@ from telemetry.units import DAY_S
 
 # A clock that is off by more than this is corrected.
 SKEW_S = 2.0
-# Rows are read from the database again after this time.
-REFRESH_S = 60.0
-MAX_KNOWN = 50_000
 UPDATED_FIELDS = (
     "session",
     "step_shift",
@@ -92,6 +97,8 @@ BASES, TOTALS = "steps-in:tokens", "totals:tokens"
 OVER = (Run.Phase.FINISHED, Run.Phase.FAILED)
 # The regular roll-up may have passed steps that ended longer ago than this.
 ROLLED_UP_S = 240.0
+# Redis that knows reports only up to this long before the row's newest is an older copy.
+OLDER_S = 60.0
 # A margin to the hot tier's retention, which is relative to the newest data.
 EDGE_S = 60.0
 
@@ -100,6 +107,9 @@ PENDING = "steps-in:pending"
 WAIT_S = 10.0
 # The same if no report has the number of workers.
 GATHER_S = 2.0
+# So much longer waits a step of the past: after an outage workers replay one after the other, and
+# what is rolled up does not change.
+REPLAY_S = 120.0
 WORKER_STEPS_KEEP_S = 900
 ASSEMBLED = b""
 
@@ -115,11 +125,14 @@ class StepIngestResult(Refusals):
     skew_s: float = 0.0
     # For how long the senders are asked to read the runtime's trace.
     trace_s: float = 0.0
+    # Whether a run is new and its facts are unknown.
+    wants_run: bool = False
     # Runs that refused lines name, how many, and why.
     refused_of_runs: list[tuple[str, int, str]] = field(default_factory=list)
 
     def response(self) -> dict[str, Any]:
         requested = {"trace_s": math.ceil(self.trace_s)} if self.trace_s > 0 else {}
+        requested |= {"wants_run": True} if self.wants_run else {}
         return requested | {
             "accepted": self.n_accepted,
             "repeated": self.n_repeated,
@@ -136,7 +149,7 @@ class StepIngest:
         self._monotonic = monotonic
         self._runs: dict[str, tuple[float, Run]] = {}
         self._tied: dict[tuple[str, str, str], float] = {}
-        self._starts = SessionResolver()
+        self._starts = SessionResolver(monotonic)
         self._clocks: dict[str, ClockOffset] = {}
         self._kept_clocks: dict[str, str] = {}
 
@@ -162,7 +175,10 @@ class StepIngest:
                     report = read_step_line(line)
                     if isinstance(report, WorkerLine):
                         report.session = self._starts.session_of(hot, report)
-                    self._admit(report, arrived_s)
+                    elif report.at is not None and sent_s is not None:
+                        # By its own clock, as the moment of sending.
+                        report.at += arrived_s - sent_s
+                    outcome.wants_run |= self._admit(hot, report, arrived_s)
                 except RefusedError as error:
                     outcome.refuse(error.at(number))
                     if (named := RUN_IN_LINE.search(line)) is not None:
@@ -179,9 +195,12 @@ class StepIngest:
         self._keep(hot, taken, outcome, now_s=arrived_s, offset_s=offset_s)
         return outcome
 
-    def _admit(self, report: StepReport, now_s: float) -> None:
-        """Create or update the rows of run and node; refuses what is not allowed."""
-        now = datetime.fromtimestamp(now_s, UTC)
+    def _admit(self, hot: HotStore, report: StepReport, now_s: float) -> bool:
+        """Create or update the rows of run and node; refuses what is not allowed.
+
+        Returns whether the run is new and its facts are unknown.
+        """
+        now, is_new = datetime.fromtimestamp(now_s, UTC), False
         since_s, run = self._runs.get(report.run, (-REFRESH_S, None))
         is_fresh = self._monotonic() - since_s < REFRESH_S
         if isinstance(report, RunLine):
@@ -190,6 +209,7 @@ class StepIngest:
             run = self._remember(
                 refresh_run(RunLine(run=report.run, session=report.session), now=now)
             )
+            is_new = run.heard_at == now
         keep_days = settings.DURABLE_KEEP_DAYS
         if isinstance(report, StepLine) and report.ended_at < now_s - keep_days * DAY_S:
             raise RefusedError("ended_at", f"is older than {keep_days} days")
@@ -197,10 +217,11 @@ class StepIngest:
             # Assign its node to the run, at most every ``REFRESH_S``.
             key, at_s = (report.run, report.session, report.worker), self._monotonic()
             if at_s - self._tied.get(key, -REFRESH_S) >= REFRESH_S:
-                assign_node(run, report, now=now)
+                assign_node(hot, run, report, now=now)
                 if len(self._tied) >= MAX_KNOWN:
                     self._tied.clear()
                 self._tied[key] = at_s
+        return is_new
 
     def _remember(self, run: Run) -> Run:
         if len(self._runs) >= MAX_KNOWN:
@@ -406,12 +427,13 @@ def store_worker_steps(
 
     A repeat with a better time replaces the first copy, and its step is assembled again.
     """
+    is_past = [each.ended_at_s < now_s - ROLLED_UP_S for _, each in worker_steps]
     # One after the other: all at once they take many times a request's bytes.
     answers = hot.execute_all(
         command
-        for step, worker_step in worker_steps
+        for (step, worker_step), past in zip(worker_steps, is_past, strict=True)
         for command in (
-            ("ZADD", PENDING, "NX", now_s, _name(step)),
+            ("ZADD", PENDING, "NX", now_s + REPLAY_S * past, _name(step)),
             ("HSETNX", _key(step), worker_step.worker, msgspec.msgpack.encode(worker_step)),
             ("EXPIRE", _key(step), WORKER_STEPS_KEEP_S),
             ("HLEN", _key(step)),
@@ -482,7 +504,8 @@ def store_assembled(
     the run's numbers rise.
     """
     steps_of = _worker_steps(hot, steps)
-    amends = any(hot.execute_all(("HEXISTS", _key(s), ASSEMBLED) for s in steps))
+    was_stored = hot.execute_all(("HEXISTS", _key(step), ASSEMBLED) for step in steps)
+    again = {step for step, was in zip(steps, was_stored, strict=True) if was}
     by_session: dict[tuple[str, str], dict[int, list[WorkerStep]]] = {}
     for (run, session, number), worker_steps in steps_of.items():
         if worker_steps:
@@ -490,7 +513,7 @@ def store_assembled(
     n_new = 0
     for (run, session), by_step in by_session.items():
         row = rows.get(run)
-        shift = _shift(hot, run, session, by_step, row)
+        shift = _shift(hot, run, session, by_step)
         # Workers that are missing in Redis come last.
         reporting = (r.worker for worker_steps in by_step.values() for r in worker_steps)
         workers = dict.fromkeys([*members_of(hot, run, session), *reporting])
@@ -500,7 +523,8 @@ def store_assembled(
             [*workers],
             tokens=tokens_of(row) if row else math.nan,
         )
-        n_new += _store_steps(hot, batch, now_s=now_s, amends=amends)
+        amended = [number + shift for number in by_step if (run, session, number) in again]
+        n_new += _store_steps(hot, batch, now_s=now_s, amended=amended)
         hot.execute("ZADD", LAST, "GT", max(by_step) + shift, run)
     # Further reports are late, and amend the step.
     hot.execute_all(
@@ -513,25 +537,22 @@ def store_assembled(
 
 
 def _shift(
-    hot: HotStore,
-    run: str,
-    session: str,
-    by_step: Mapping[int, Sequence[WorkerStep]],
-    row: Run | None,
+    hot: HotStore, run: str, session: str, by_step: Mapping[int, Sequence[WorkerStep]]
 ) -> int:
     """Return the offset of a session's step numbers, so that the run's numbers always rise.
 
-    If Redis lost the run's last step, its row has it.
+    Redis may have lost what the run's row knows: all of it, or that of the last hour.
     """
     key, field = run_key(run), f"shift:{session}"
     stored = hot.execute("HGET", key, field)
     if stored is not None:
         return int(stored)
     first, last = min(by_step), hot.execute("ZSCORE", LAST, run)
-    shift = 0 if last is None else max(0, int(float(last)) + 1 - first)
-    if last is None and row is not None:
-        is_same = row.session == session
-        shift = row.step_shift if is_same else max(0, row.last_step + bool(row.last_step) - first)
+    row = Run.objects.filter(name=run).first()
+    last_step = max(-1 if last is None else int(float(last)), (row.last_step if row else 0) or -1)
+    shift = max(0, last_step + 1 - first)
+    if row is not None and row.session == session and row.phase in (Run.Phase.TRAINING, *OVER):
+        shift = row.step_shift
     began_s = min(worker_step.ended_at_s - worker_step.step_s for worker_step in by_step[first])
     hot.execute_all(
         [
@@ -544,12 +565,21 @@ def _shift(
     return int(hot.execute("HGET", key, field))
 
 
-def _store_steps(hot: HotStore, batch: StepBatch, *, now_s: float, amends: bool) -> int:
-    """Store steps; return how many were new. Those too old for the hot tier are stored durably."""
+def _store_steps(hot: HotStore, batch: StepBatch, *, now_s: float, amended: Sequence[int]) -> int:
+    """Store steps; return how many were new. Those too old for the hot tier are stored durably.
+
+    ``amended`` are the numbers of those that were stored before.
+    """
     age_s = now_s - batch.ended_at_s
-    n_new = hot.append_steps(steps_where(batch, age_s < hot.keep_s - EDGE_S), amends=amends)
+    is_hot = age_s < hot.keep_s - EDGE_S
+    n_new = hot.append_steps(steps_where(batch, is_hot), amends=bool(amended))
     is_old = (age_s > ROLLED_UP_S) & np.isfinite(batch.ended_at_s)
     durable.write_steps(steps_where(batch, is_old))
+    # The hot tier counts its own.
+    is_counted = is_old & ~is_hot & ~np.isin(batch.step, amended)
+    if is_counted.any():
+        n_tokens = float(np.nansum(batch.tokens[is_counted]))
+        hot.execute("HINCRBYFLOAT", TOTALS, batch.run, n_tokens)
     return n_new
 
 
@@ -599,11 +629,12 @@ def update_reported_runs(hot: HotStore, *, now: datetime, watcher: int = 0, of: 
             total, stored = hot.execute_all(
                 [("HGET", TOTALS, run.name), ("HGET", BASES, run.name)]
             )
-            # Redis counts from zero after it was emptied: the row's count came before.
-            base = float(run.n_tokens if stored is None else stored)
-            if stored is None:
+            count, base = float(total or 0.0), float(stored or 0.0)
+            if stored is None or count + base < run.n_tokens:
+                # Redis was emptied, or is older than the row: what it counts comes after that.
+                base = run.n_tokens - (0.0 if stored is None else count)
                 hot.execute("HSET", BASES, run.name, base)
-            run.n_tokens = max(run.n_tokens, int(float(total or 0.0) + base))
+            run.n_tokens = int(count + base)
             is_active = run.finished_at is None
             if is_other or is_active or counted != (run.last_step, run.n_tokens):
                 changed.append(run)
@@ -624,11 +655,16 @@ def update_run(run: Run, state: RunState, *, now: datetime, listened_s: float = 
 
     Silence counts for as long as we have ``listened_s``. Who reports after it has gone on.
     """
+    if run.heard_at is not None and state.heard_s < run.heard_at.timestamp() - OLDER_S:
+        # Redis is an older copy, and knows nothing of the job since.
+        state = RunState(run.session, {}, run.heard_at.timestamp())
     heard_at = datetime.fromtimestamp(state.heard_s, UTC)
     run.heard_at = heard_at
     # If it falls silent, it is paid up to now.
     run.paid_until = max(run.paid_until or heard_at, heard_at)
-    run.n_workers = max(run.n_workers, state.n_workers)
+    # A start may have fewer workers than the one before.
+    is_other = state.session != run.session and any(m.n_workers for m in state.members.values())
+    run.n_workers = max(0 if is_other else run.n_workers, state.n_workers)
     if state.shift is not None and state.shift != run.step_shift:
         # A start whose step numbers have another offset than those of the previous start.
         before = {"first_step": 0, "shift": run.step_shift, "began_s": run.started_at.timestamp()}

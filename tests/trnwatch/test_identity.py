@@ -88,9 +88,7 @@ def test_stages_hold_whole_blocks_of_ranks() -> None:
         ({}, "auto"),
     ],
 )
-def test_a_session_is_the_launchers_on_all_nodes(
-    env: Mapping[str, str], session: str
-) -> None:
+def test_a_session_is_the_launchers_on_all_nodes(env: Mapping[str, str], session: str) -> None:
     assert identity_of(env).session == session
 
 

@@ -157,7 +157,7 @@ def test_a_report_brings_a_node_back(hot: HotStore, real: Make, reported: Run) -
 
     NodeIngest(keep_s=900).deliver([LINE], node="real", arrived_s=NOON_S)
     beat = BeatLine(run="llama", session="first", worker="w", node="worker")
-    assign_node(reported, beat, now=NOON)
+    assign_node(hot, reported, beat, now=NOON)
 
     assert not Node.objects.exclude(retired_at=None).exists()
     assert not Node.objects.exclude(retired_by="").exists()
