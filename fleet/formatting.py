@@ -94,16 +94,16 @@ def count(value: float | None) -> str:
 
 
 def duration(value: float | timedelta | None) -> str:
-    """Format how long something lasted: 41 s, 3 min, 1 h 6 min, 2 d 7 h."""
+    """Format how long something lasted: 41 s, 3 min, 1 h, 1 h 6 min, 2 d 7 h."""
     total = value.total_seconds() if isinstance(value, timedelta) else value
     if not _known(total):
         return ABSENT
     whole = max(0, int(total))
     days, hours, minutes = whole // DAY_S, whole // 3_600, whole // 60
     if days:
-        return f"{days}{NBSP}d {hours % 24}{NBSP}h"
+        return f"{days}{NBSP}d" + (f" {hours % 24}{NBSP}h" if hours % 24 else "")
     if hours:
-        return f"{hours}{NBSP}h {minutes % 60}{NBSP}min"
+        return f"{hours}{NBSP}h" + (f" {minutes % 60}{NBSP}min" if minutes % 60 else "")
     return f"{minutes}{NBSP}min" if minutes else f"{whole}{NBSP}s"
 
 

@@ -60,8 +60,8 @@ export function tenths(ms) {
 export function duration(seconds) {
   const whole = Math.max(0, Math.floor(seconds));
   const minutes = Math.floor(whole / 60), hours = Math.floor(whole / 3600), days = Math.floor(whole / 86400);
-  if (days) return `${days}${NBSP}d ${hours % 24}${NBSP}h`;
-  if (hours) return `${hours}${NBSP}h ${minutes % 60}${NBSP}min`;
+  if (days) return `${days}${NBSP}d${hours % 24 ? ` ${hours % 24}${NBSP}h` : ""}`;
+  if (hours) return `${hours}${NBSP}h${minutes % 60 ? ` ${minutes % 60}${NBSP}min` : ""}`;
   return minutes ? `${minutes}${NBSP}min` : `${whole}${NBSP}s`;
 }
 

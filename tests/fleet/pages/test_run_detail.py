@@ -141,7 +141,7 @@ def test_a_run_that_is_over_states_it_and_shows_how_it_went_to_the_end(
     Run.objects.update(phase=Run.Phase.FAILED, finished_at=ended_at)
     text = page("/runs/llama/")
 
-    assert "failed 0 s ago, after 2 h 0 min and 10 steps." in text
+    assert "failed 0 s ago, after 2 h and 10 steps." in text
     assert "<b>2.00 s</b>" in text
     assert "over the last 15m" in text
     assert f"to={int(ended_at.timestamp())}" in text

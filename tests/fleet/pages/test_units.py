@@ -73,6 +73,8 @@ def test_dollars_have_cents_only_where_they_matter(value: float, text: str) -> N
         (timedelta(minutes=3, seconds=20), "3 min"),
         (4_000, "1 h 6 min"),
         (200_000, "2 d 7 h"),
+        (7_210, "2 h"),
+        (86_400, "1 d"),
         (-5, "0 s"),
     ],
 )
