@@ -81,6 +81,20 @@ def test_a_run_that_hangs_is_shown_as_such_on_each_page(
     assert client.get(f"/api/v1/runs/{run.name}").json()["standstill"] == ""
 
 
+def test_a_run_that_waits_for_its_nodes_again_is_without_steps(
+    client: Client, run: Run, limping: Node, hot: HotStore
+) -> None:
+    now_s = int(time.time())
+    hot.append([block(tick=now_s, nodes=("limping",), fill=0.5)])
+    watch_since(hot, now_s - 3600)
+    run.phase = Run.Phase.PENDING
+    run.save()
+    # A new run that waits is no run that has stopped.
+    assert "without steps" not in text(client)
+    hot.append_steps(steps(n_steps=10, ended_at_s=now_s - 200, compute_s=1.4, transfer_s=0.6))
+    assert "1 without steps" in text(client)
+
+
 def test_without_scripts_a_node_still_shows_how_busy_it_is(client: Client, alive: Run) -> None:
     assert '<noscript><svg aria-hidden="true"><rect width="50%"' in text(client)
 

@@ -97,6 +97,12 @@ def test_a_run_that_hangs_is_not_said_to_train(run: Run, steady: Node) -> None:
         assert f"which hangs since {written(since)}." in strip_tags(text)
 
 
+def test_a_node_names_since_when_its_run_has_no_step(run: Run, steady: Node) -> None:
+    stale = trains(run, is_stale=True)
+    text = strip_tags(node_headline(NodeNow(steady), n_alerts=0, at=AT, of_run=stale))
+    assert f"which has completed no step since {written(NOON + timedelta(seconds=3500))}." in text
+
+
 def test_a_run_without_steps(run: Run) -> None:
     assert "no steps have been reported" in run_text(RunNow(run))
 
@@ -128,4 +134,4 @@ def test_the_rest_takes_as_long_as_the_pace_so_far_states(
 def test_a_run_that_compiles_states_what_is_left(run: Run) -> None:
     run.phase, run.phase_progress_ratio = Run.Phase.COMPILING, 0.75
 
-    assert "is compiling: 75 % done after 1 h 0 min, about 20 min left" in run_text(RunNow(run))
+    assert "is compiling: 75 % done after 1 h, about 20 min left" in run_text(RunNow(run))
