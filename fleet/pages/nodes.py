@@ -227,11 +227,11 @@ NODES = Table(
     (
         Column("node", "Node", "node.name", order="name"),
         Column("state", "State", "state", style="wide"),
-        Column("alert", "Open alert", "what", style="widest"),
+        Column("alert", "Open alert", "what", style="wide"),
         number("loss", "Lost per hour", "usd_per_hour", "USD", style="num widest"),
         Column("run", "Run", _run_name, style="wide", order="run__name"),
         number("rank", "Rank", "node.rank", style=None),
-        Column("type", "Type", "node.instance_type", style="wide", order="instance_type"),
+        Column("type", "Type", "node.instance_type", style="widest", order="instance_type"),
         Column("instance", "Instance", "node.instance_id", style=None),
         Column("zone", "Zone", "node.zone", style=None),
         number("cores", "Core utilization", "now.utilization_mean", "ratio", style=""),
@@ -241,7 +241,7 @@ NODES = Table(
             "hbm_bytes_per_s", "HBM bandwidth", "now.hbm_bytes_per_s", "bytes/s", style="num wide"
         ),
         number("efa_latency_max_s", "Worst EFA", "now.efa_latency_max_s", "s"),
-        number("ecc_uncorrected", "Uncorrected ECC", "now.ecc_uncorrected", style="num wide"),
+        number("ecc_uncorrected", "Uncorrected ECC", "now.ecc_uncorrected", style="num widest"),
         moment("seen", "Last seen", "seen_at", style="num wide", order="last_seen_at"),
     ),
 )
@@ -384,8 +384,9 @@ def node_context(name: str) -> dict[str, Any]:
     node = get_object_or_404(nodes, name=name)
     of_run = Q(run=node.run_id) if node.run_id else Q()
     open_alerts = Alert.objects.open().filter(Q(node=node) | ~Q(parts=[]) | of_run)
-    open_alerts = open_alerts.worst_first().select_related("run", "node")
-    alerts = [alert for alert in open_alerts if node.name in alert.nodes]
+    open_alerts = open_alerts.select_related("run", "node")
+    mine = (alert for alert in open_alerts if node.name in alert.nodes)
+    alerts = sorted(mine, key=worst_first)
     texts = [AlertText(alert, now) for alert in alerts]
     blocks = hot.latest({node.shard})
     summed_up = nodes_now(hot, [node], now_s=now.timestamp(), latest=blocks)[0]
@@ -520,7 +521,9 @@ def map_context(request: HttpRequest, node: Node, *, window: Window) -> dict[str
         "comparison": comparison,
         "signal": signal,
         "show": show,
-        "map_help": "workers of its run" if signal.is_of_steps else f"each {signal.part}",
+        "map_help": "workers of its run"
+        if signal.is_of_steps
+        else f"each {signal.part}{', highest in 30 s' * signal.follows_step}",
         "map_choices": (
             ("Signal", links("signal", asked if asked == signal.name else "", names)),
             ("Colour", links("show", show, {"": "Deviation", "value": "Value"})),

@@ -18,6 +18,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from fleet.access.roles import has_role, maker
 from fleet.access.tokens import make_token
+from fleet.alerts.impact import worst_first
 from fleet.alerts.text import AlertText
 from fleet.charts.deviations import SIGNALS
 from fleet.charts.figures import Chart, ChartLine
@@ -53,6 +54,8 @@ MOST_PAST_RUNS = 40
 HEAT_BYTES_PER_S = 16_000
 # Of many runs and alerts the worst; the rest is a click away.
 MOST_RUNS, MOST_ALERTS, MOST_LINES = 25, 20, 12
+# So many alerts are ordered by what they cost; the page renews every second.
+MOST_WEIGHED = 200
 PAST = frozenset({"at", "from", "to"})
 WITHOUT_STEPS = "no_steps"
 # The step of the buttons of the time machine, and of the alerts of a day it draws so many.
@@ -76,6 +79,7 @@ def overview_context(signal: str = "") -> dict[str, Any]:
     hot, now = hot_store(), timezone.now()
     now_s = now.timestamp()
     alerts = list(Alert.objects.open().worst_first().select_related("run", "node"))
+    alerts[:MOST_WEIGHED] = sorted(alerts[:MOST_WEIGHED], key=worst_first)
     active = list(Run.objects.active().defer(*UNSEEN))
     runs = runs_now(hot, active, now_s=now_s, alerts=alerts)
     nodes = node_columns(hot, now_s=now_s)
@@ -90,6 +94,9 @@ def overview_context(signal: str = "") -> dict[str, Any]:
     return {
         "is_demo": settings.DEMO,
         "fleet": fleet,
+        # A job that has stopped may wait for its nodes again: no alert says that it stands still.
+        "n_without_steps": fleet.n_standing
+        + sum(now.is_stale and now.state == Run.Phase.PENDING for now in runs),
         "watching": watching(hot, now_s=now_s),
         "as_of": datetime.fromtimestamp(fleet.tick, UTC) if fleet.tick else None,
         "runs": runs,
@@ -128,9 +135,11 @@ def past_context(window: Window) -> dict[str, Any]:
     resolved = Alert.objects.filter(resolved_at__lte=at, resolved_at__gt=at - timedelta(days=1))
     last = resolved.select_related("run", "node").order_by("-resolved_at")[:RESOLVED_SHOWN]
     groups = heat_groups(nodes, firing, runs_of(nodes, active), busy_readings(nodes))
+    fleet = fleet_now(hot, runs=runs, nodes=nodes, alerts=firing)
     return {
         "is_demo": settings.DEMO,
-        "fleet": fleet_now(hot, runs=runs, nodes=nodes, alerts=firing),
+        "fleet": fleet,
+        "n_without_steps": fleet.n_standing,
         "at": at,
         "at_query": f"?at={window.end}",
         "as_of": at,

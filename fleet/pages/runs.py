@@ -244,7 +244,7 @@ def run_context(name: str, *, is_whole: bool = False, signal: str = "") -> dict[
         runs = with_newest_steps(runs)
     run = get_object_or_404(with_cost_fields(runs), name=name)
     of_run = Alert.objects.open().of_run(run.name)
-    alerts = list(of_run.worst_first().select_related("run", "node"))
+    alerts = sorted(of_run.select_related("run", "node"), key=worst_first)
     summary = runs_now(hot, [run], now_s=now.timestamp(), alerts=alerts)[0]
     newest = summary.last_step_at_s
     state = state_of(hot, run.name) if run.is_reported and summary.is_stale else None
