@@ -6,7 +6,7 @@ The sentences are in ``templates/alerts``: ``_rule.html`` holds what every alert
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, lru_cache
 from html import unescape
@@ -235,6 +235,9 @@ class AlertText:
         shown = self.recorded.shown
         evidence = Evidence(alert.evidence)
         culprit = evidence.culprit
+        apart, usual = (figure(n, culprit.unit) for n in (culprit.value, culprit.peers_median))
+        # One that has recovered is like its peers, which is no evidence.
+        culprit = replace(culprit, value=None) if apart == usual else culprit
         rule = "_group" if evidence.shared_place else alert.rule
         is_about_node = alert.subject.startswith("node:") and alert.node is not None
         is_own_cause = (

@@ -451,6 +451,9 @@ def test_nothing_is_said_of_a_transfer_that_takes_longer_than_the_wait(make: Mak
         paragraph_of(late)
     )
 
+    over = make(CORE, cause="slow_compute", resolved_at=NOON + timedelta(minutes=3))
+    assert "was as fast as before: all 3 other nodes were waiting on limping" in paragraph_of(over)
+
     both = make(CORE | {"transfer_ratio": 0.274, "wait_ratio": 0.221}, cause="slow_compute")
     text = paragraph_of(both)
     assert "as fast as before" not in text

@@ -332,7 +332,7 @@ def test_it_shows_how_the_loss_was_counted(page: Page, alert: Alert) -> None:
     text = page(f"/alerts/{alert.pk}/")
 
     assert 'popovertarget="lost-how"' in text
-    assert "60 steps ended in the 3 min since the last healthy one" in text
+    assert "60 steps ended in the 3 min after the last healthy one" in text
 
 
 def test_a_loss_that_no_one_measured_is_absent(page: Page, fired: Fire) -> None:
