@@ -145,10 +145,14 @@ def _map_of(
 ) -> Heat:
     """Compare the parts of a node with each other, and with those of ``others``.
 
-    These are (n_times, n_nodes, n_parts).
+    These are (n_times, n_nodes, n_parts). Of what changes within a step the highest of the last
+    seconds are compared: a node that waits while another computes is no outlier.
     """
     n, flat = series.values.shape[1], others.reshape(len(others), -1)
-    z, medians = deviations(signal, np.concatenate([series.values, flat], axis=1))
+    of_all = np.concatenate([series.values, flat], axis=1)
+    z, medians = deviations(signal, of_all)
+    if signal.follows_step and series.every_s == 1:
+        z, _ = deviations(signal, highest_of(of_all, NOW_S))
     t_s, values = columns_of(series, series.values, every_s=every_s)
     n_peers = int(np.isfinite(z).sum())
     # One late probe is no outlier.
@@ -166,6 +170,20 @@ def _map_of(
         peers=peers,
         worse=signal.worse,
     )
+
+
+def highest_of(values: FloatArray, n: int) -> FloatArray:
+    """Return the highest of each value and the ``n - 1`` before it; NaN where it is unknown.
+
+    >>> highest_of(np.array([[3.0], [1.0], [np.nan], [0.0], [0.0]]), 3).ravel().tolist()
+    [3.0, 3.0, nan, 1.0, 0.0]
+    """
+    highest, reach = values.copy(), 1
+    while reach < min(n, len(values)):
+        by = min(reach, n - reach)
+        highest[by:] = np.fmax(highest[by:], highest[:-by].copy())
+        reach += by
+    return np.where(np.isfinite(values), highest, np.nan)
 
 
 def _nothing(signal: Signal, window: Window) -> Heat:
@@ -188,7 +206,7 @@ def map_points(hot: Source, node: Node, *, since_s: float, now_s: float) -> dict
     """Return the columns that the maps of a node's hardware grow by, once they are complete."""
     every_s = column_s(LENGTHS[DEFAULT], every_s=1)
     # Some more seconds than a column: the usual spread of peers is that of all of them.
-    start, end = int(since_s) - NOW_S, min(int(now_s), hot.newest().get(node.shard, 0))
+    start, end = int(since_s) - 2 * NOW_S, min(int(now_s), hot.newest().get(node.shard, 0))
     if end <= since_s:
         return {}
     nodes = [node, *nearest(node)[:MOST_PEERS]]

@@ -82,13 +82,19 @@ function bars(data, chart) {
   const sums = x.map((i) => series.reduce((sum, { values }) => sum + (values[i] ?? 0), 0));
   const short = withoutCommonStart(labels);
   const options = common(data, [barPaint(data), limitPaint(data), pointer(chart, { title: (i) => labels[i], place: (i) => places[i] })]);
-  options.scales = { x: { time: false, range: [-0.6, labels.length - 0.4] }, y: { range: () => floorAtZero(0, Math.max(...sums) * (data.culprit ? 1.2 : 1.06), data.culprit) } };
+  options.scales = { x: { time: false, range: [-0.6, labels.length - 0.4] }, y: { range: (u) => floorAtZero(0, Math.max(...sums) * (data.culprit ? roomAbove(u) : 1.06)) } };
   options.series = [{}, ...series.map(({ label }) => ({ label, paths: () => null, points: { show: false } }))];
   options.axes[0].splits = (u) => every(labels.length, u.width, Math.max(...short.map((s) => s.length)), data.culprit?.[0]);
   options.axes[0].values = (u, splits) => splits.map((i) => short[i] ?? "");
   options.axes[0].grid = { show: false };
   options.cursor = { drag: { x: false, y: false }, points: { show: false }, x: false, y: false };
   return { options, data: [x, ...series.map((one) => one.values)], span: 900, isEven: false };
+}
+
+// The words about a culprit and the figure of its bar need so many pixels above the highest one.
+function roomAbove(u, px = 40) {
+  const height = u.bbox.height / devicePixelRatio || 3 * px;
+  return height / Math.max(height - px, height / 2);
 }
 
 // Every so many of n labels, and always the one that is ``wanted``.

@@ -48,6 +48,25 @@ def test_the_slow_link_is_the_bright_row_from_its_onset_on(
     assert drawn.rows[4] == "EFA 4"
 
 
+def test_a_node_that_computes_while_others_wait_has_no_stripes(
+    hot: HotStore, steady: Node, limping: Node
+) -> None:
+    """Its bandwidth rises and falls at other times within a step; only a slow device is slow."""
+    now_s = int(time.time())
+    bandwidth = 2e11 * (1 + 0.02 * RNG.standard_normal((90, 2, 4)))
+    for i in range(90):
+        bandwidth[i, int(i % 12 < 7)] *= 10
+    bandwidth[:, 1, 3] *= 0.5
+    for i, each in enumerate(bandwidth):
+        hot.append([block(tick=now_s - 89 + i, hbm_bandwidth_bytes_per_s=each)])
+    drawn = node_map(hot, limping, SIGNALS["hbm"], window(now_s))
+
+    assert drawn.strengths is not None
+    after = drawn.t_s > now_s - 45
+    assert np.abs(drawn.strengths[:3, after]).max() < 0.5
+    assert (drawn.strengths[3, after] == -1).all()
+
+
 def test_what_is_not_stored_is_unknown_and_no_deviation(
     hot: HotStore, now_s: int, limping: Node
 ) -> None:
