@@ -121,6 +121,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     # At the root, because it may only serve what is below its own address.
     page("push-worker.js", notifications.push_worker),
     page("notifications/devices/", notifications.device_new),
+    page("notifications/devices/renew/", notifications.device_renew),
     page("notifications/slack", notifications.slack_interaction),
     page("notifications/preview/<slug:kind>", notifications.receiver_preview),
     page("notifications/receivers/new/", notifications.receiver_new),

@@ -95,8 +95,8 @@ INGEST_VIEWS = frozenset(
     {"ingest-neuron-monitor", "ingest-efa", "ingest-steps", "ingest-prometheus", "ingest-otlp"}
 )
 PUBLIC_VIEWS = INGEST_VIEWS | {"sign-in", "sign-out", "healthz", "node-file", "push-worker"}
-# These check a signature themselves.
-PUBLIC_VIEWS |= {"alert-image", "slack-interaction"}
+# These check a signature, or a secret, themselves.
+PUBLIC_VIEWS |= {"alert-image", "slack-interaction", "device-renew"}
 # The API authenticates in fleet/api/auth.py.
 API_NAMESPACE = "api"
 # Machines need a token of scope `scrape`, people sign in.

@@ -151,7 +151,10 @@ LONGEST_DEVICE, LONGEST_OWNER = 40, 14
 
 
 class DeviceForm(forms.Form):
-    """A browser that a person wants to be notified in, as it subscribed to its push service."""
+    """A browser that a person wants to be notified in, as it subscribed to its push service.
+
+    ``renewed`` is the device that its push service has given another address.
+    """
 
     name = forms.CharField(max_length=LONGEST_DEVICE, label="Name of this device")
     endpoint = forms.CharField(max_length=500)
@@ -159,9 +162,12 @@ class DeviceForm(forms.Form):
     auth = forms.CharField(max_length=40)
     server_key = forms.CharField(max_length=100)
 
-    def __init__(self, owner: User, data: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, owner: User, data: Mapping[str, Any], renewed: Receiver | None = None
+    ) -> None:
         super().__init__(data)
-        self.owner = owner
+        self.owner, self.renewed = owner, renewed
+        self.fields["name"].required = renewed is None
 
     def clean_endpoint(self) -> str:
         endpoint: str = self.cleaned_data["endpoint"]
@@ -189,7 +195,9 @@ class DeviceForm(forms.Form):
         # Addresses are stored encrypted, so the database cannot search them.
         devices = Receiver.objects.filter(kind=KIND.PUSH)
         same = (each for each in devices if each.target == data["endpoint"])
-        data["device"] = next(same, Receiver(kind=KIND.PUSH, target=data["endpoint"]))
+        data["device"] = next(same, self.renewed or Receiver(kind=KIND.PUSH))
+        if self.renewed is not None and data["device"].pk != self.renewed.pk:
+            raise ValidationError("Another device has this address.")
         others = devices.filter(owner=self.owner).exclude(pk=data["device"].pk)
         if others.count() >= MOST_DEVICES:
             raise ValidationError(f"You have {MOST_DEVICES} devices. Remove one first.")
@@ -198,10 +206,14 @@ class DeviceForm(forms.Form):
     def save(self, *, now: datetime) -> Receiver:
         """Store the device; one with this address is taken over, also from another person."""
         device: Receiver = self.cleaned_data["device"]
+        device.target = self.cleaned_data["endpoint"]
+        device.secret = msgspec.json.encode(self.cleaned_data["keys"]).decode()
+        if self.renewed is not None:
+            device.save(update_fields=["secret"])
+            return device
         if device.pk is None:
             device.created_at = now
         device.owner, device.is_enabled = self.owner, True
-        device.secret = msgspec.json.encode(self.cleaned_data["keys"]).decode()
         name = f"{self.owner.get_username()[:LONGEST_OWNER]}: {self.cleaned_data['name']}"
         taken = {*Receiver.objects.exclude(pk=device.pk).values_list("name", flat=True)}
         names = chain([name], (f"{name} {number}" for number in count(2)))

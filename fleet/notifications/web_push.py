@@ -3,7 +3,9 @@
 import base64
 import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
 from email.utils import parseaddr
+from hmac import compare_digest
 from typing import Any
 
 import msgspec
@@ -87,15 +89,27 @@ def _decoded(text: str) -> bytes:
     return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
 
 
+def subscription_of(device: Receiver) -> Subscription:
+    try:
+        return msgspec.json.decode(device.secret, type=Subscription)
+    except msgspec.DecodeError:
+        raise AddressError("secret: is no subscription of a browser") from None
+
+
+def has_subscription(device: Receiver, endpoint: str, auth: str) -> bool:
+    """Whether these are the address and the secret of a device, which only its browser knows."""
+    with suppress(AddressError):
+        known = f"{device.target} {subscription_of(device).auth}"
+        return compare_digest(known.encode(), f"{endpoint} {auth}".encode())
+    return False
+
+
 def push_request(receiver: Receiver, text: bytes, *, topic: str, is_urgent: bool) -> Request:
     """Encrypt a text for a browser, differently at each attempt.
 
     Of the messages of a topic, a push service keeps only the newest for a device that is off.
     """
-    try:
-        keys = msgspec.json.decode(receiver.secret, type=Subscription)
-    except msgspec.DecodeError:
-        raise AddressError("secret: is no subscription of a browser") from None
+    keys = subscription_of(receiver)
     private = server_keys().get(keys.server_key)
     if private is None:
         raise AddressError(

@@ -63,7 +63,7 @@ from fleet.notifications.listing import (
 )
 from fleet.notifications.manual import drop, record_change, send_again, send_test
 from fleet.notifications.messages import Message, item_of
-from fleet.notifications.web_push import server_keys
+from fleet.notifications.web_push import has_subscription, server_keys, subscription_of
 from fleet.pages.fields import error_line, submit
 from fleet.pages.render import Filter, HtmxRequest, render_page, with_page
 from fleet.pages.tables import Column, Table, in_chunks, moment, number
@@ -325,6 +325,28 @@ def device_new(request: HtmxRequest) -> HttpResponse:
     device = form.save(now=timezone.now())
     _default_route()
     return _done(request, f"added device {device}")
+
+
+@csrf_exempt
+@require_POST
+def device_renew(request: HtmxRequest) -> HttpResponse:
+    """Take over the new address of a device, whose browser may not be signed in any more.
+
+    It proves itself by its last address and secret.
+    """
+    posted, now = request.POST.dict(), timezone.now()
+    devices = Receiver.objects.filter(kind=Kind.PUSH).select_related("owner")
+    old = posted.get("old_endpoint", ""), posted.get("old_auth", "")
+    device = next((each for each in devices if has_subscription(each, *old)), None)
+    if device is None or device.owner is None:
+        return problem(401, "No device has this address and this secret.")
+    posted["server_key"] = subscription_of(device).server_key
+    form = DeviceForm(device.owner, posted, renewed=device)
+    if not form.is_valid():
+        return problem(422, error_line(form))
+    by = device.owner.get_username()
+    record_change(f"renewed the address of device {form.save(now=now)}", by=by, now=now)
+    return HttpResponse(status=204)
 
 
 def _own_or_any(request: HtmxRequest, pk: int, role: str) -> Receiver:

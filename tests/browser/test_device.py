@@ -43,6 +43,27 @@ WORKS = """async ({ message, taps }) => {
   return seen;
 }"""
 
+# A browser that says what its old address was, and one that does not.
+MOVES = """async ({ old, made }) => {
+  const shown = [], seen = [];
+  self.registration.showNotification = async (title) => shown.push(title);
+  self.fetch = async (address, { body }) => {
+    seen.push([address, [...body.keys()]]);
+    return new Response(null, { status: 204 });
+  };
+  self.registration.pushManager.subscribe = async ({ applicationServerKey }) => {
+    seen.push(applicationServerKey);
+    return { toJSON: () => made };
+  };
+  const known = { options: { applicationServerKey: "key" }, toJSON: () => old };
+  for (const oldSubscription of [known, null]) {
+    const change = new ExtendableEvent("pushsubscriptionchange");
+    self.dispatchEvent(Object.assign(change, { oldSubscription }));
+  }
+  while (!shown.length || seen.length < 2) await new Promise((resolve) => setTimeout(resolve, 20));
+  return { seen, shown };
+}"""
+
 
 @pytest.fixture
 def push_service(
@@ -138,6 +159,12 @@ def test_from_the_button_to_the_notification_and_back(
     assert (shown["tag"], shown["renotify"], shown["data"]) == ("test", True, message["url"])
     assert seen["opened"] == [f"{admin}/alerts/7/?a=1"]
     assert seen["focused"] == [f"{admin}/notifications/"]
+
+    subscription = {"endpoint": push_service.url, "keys": subscribing.keys}
+    renewed = worker.evaluate(MOVES, {"old": subscription, "made": subscription})
+    names = ["old_endpoint", "old_auth", "endpoint", "p256dh", "auth"]
+    assert renewed["seen"] == ["key", ["/notifications/devices/renew/", names]]
+    assert renewed["shown"] == ["No more alerts on this device"]
 
     panel.get_by_role("button", name="Stop").click()
     expect(panel.get_by_role("button", name="Notify me on this device")).to_be_visible()

@@ -34,6 +34,7 @@ OPEN = {
     "/readyz",
     "/notifications/slack",
     "/push-worker.js",
+    "/notifications/devices/renew/",
 }
 # Pages that change data: they need a signed-in user.
 TO_ACT = {

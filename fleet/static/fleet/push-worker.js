@@ -20,3 +20,23 @@ async function show(address) {
   const tab = tabs.find((each) => each.url.split("#")[0] === url);
   return tab ? tab.focus() : self.clients.openWindow(url);
 }
+
+// The push service gives this browser another address, or has ended its subscription.
+self.addEventListener("pushsubscriptionchange", (event) => {
+  event.waitUntil(renew(event).catch(() => false).then((isRenewed) => isRenewed || warn()));
+});
+
+/** Subscribe again, and give the server the new address; the old one says which device this is. */
+async function renew({ oldSubscription, newSubscription }) {
+  if (!oldSubscription) return false;
+  const { applicationServerKey } = oldSubscription.options;
+  const made = newSubscription ?? (await self.registration.pushManager.subscribe({ userVisibleOnly: true, applicationServerKey }));
+  const [old, { endpoint, keys }] = [oldSubscription.toJSON(), made.toJSON()];
+  const body = new URLSearchParams({ old_endpoint: old.endpoint, old_auth: old.keys.auth, endpoint, ...keys });
+  return (await fetch("/notifications/devices/renew/", { method: "POST", body })).ok;
+}
+
+// Some browsers do not say what the old address was. Silence must not look like calm.
+const warn = () => self.registration.showNotification("No more alerts on this device", {
+  body: "Its subscription has ended. Tap to be notified here again.", data: "/notifications/", tag: "device", requireInteraction: true,
+});
