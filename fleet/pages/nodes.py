@@ -1,8 +1,8 @@
 """The list of nodes, the page of one node, and the retirement of nodes and runs."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -191,11 +191,21 @@ def usd_per_hour(alert: Alert) -> float | None:
 def rows_of(
     hot: HotStore, nodes: Iterable[Node], *, now: datetime, by_node: AlertsByNode | None = None
 ) -> list[NodeRow]:
-    by_node = alerts_by_node() if by_node is None else by_node
+    by_node, listed = alerts_by_node() if by_node is None else by_node, list(nodes)
+    names = frozenset(node.name for node in listed)
+    blocks = hot.latest({node.shard for node in listed})
+    # The worst nodes are of many shards: figures of the others there are not computed.
+    latest = {shard: _only(block, names) for shard, block in blocks.items()}
     return [
         NodeRow(each, tuple(by_node.get(each.node.name, ())))
-        for each in nodes_now(hot, nodes, now_s=now.timestamp())
+        for each in nodes_now(hot, listed, now_s=now.timestamp(), latest=latest)
     ]
+
+
+def _only(block: Block, names: Collection[str]) -> Block:
+    rows = [row for row, name in enumerate(block.nodes) if name in names]
+    values = {metric: each[rows] for metric, each in block.values.items()}
+    return replace(block, nodes=tuple(block.nodes[row] for row in rows), values=values)
 
 
 def alerts_by_node() -> dict[str, list[Alert]]:

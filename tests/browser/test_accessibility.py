@@ -25,6 +25,7 @@ PAGES = (
     "/problem-nodes/",
     "/tour/",
     "/runs/",
+    "/compare-runs/?run=llama",
     "/runs/llama/",
     "/alerts/",
     "/alerts/{alert}/",

@@ -2,7 +2,7 @@
 
 import re
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
@@ -79,6 +79,25 @@ def test_a_run_that_hangs_is_shown_as_such_on_each_page(
     hang.save()
     assert "▸" in client.get(run.get_absolute_url()).text
     assert client.get(f"/api/v1/runs/{run.name}").json()["standstill"] == ""
+
+
+def test_the_alert_that_costs_most_comes_first(
+    client: Client, alive: Run, limping: Node, steady: Node
+) -> None:
+    now = datetime.now(UTC)
+    cheap, costly = (
+        straggling(
+            alive,
+            node,
+            at=now - timedelta(minutes=minutes),
+            subject=f"node:{node}",
+            evidence={"step_s": step_s, "baseline_step_s": 2.0},
+        )
+        for node, minutes, step_s in ((limping, 10, 2.2), (steady, 1, 9.0))
+    )
+    for url in ("/", alive.get_absolute_url()):
+        page = client.get(url).text
+        assert page.index(f'id="alert-{costly.pk}"') < page.index(f'id="alert-{cheap.pk}"')
 
 
 def test_a_run_that_waits_for_its_nodes_again_is_without_steps(
