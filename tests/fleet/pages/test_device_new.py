@@ -1,6 +1,5 @@
 """Notifications in a browser: adding and removing the device, and what is refused."""
 
-import json
 from typing import Any
 
 import pytest
@@ -151,34 +150,6 @@ def test_no_one_adds_a_device_for_others(client: Client, admin: User) -> None:
 def test_without_sign_in_nothing_is_added(client: Client, db: None) -> None:
     assert client.post(HERE, {"name": "x"}).status_code == 403
     assert client.get(HERE).status_code in {302, 405}
-
-
-def test_a_device_gives_its_new_address_without_sign_in(db: None) -> None:
-    browser, moved = PushBrowser(), PushBrowser()
-    device = device_of(User.objects.create_user("ada"))
-    device.secret = browser.secret
-    device.is_enabled = False
-    device.save()
-    old = {"old_endpoint": device.target, "old_auth": browser.keys["auth"]}
-    new = {"endpoint": "https://localhost:1/push/moved", **moved.keys}
-    strict = Client(enforce_csrf_checks=True)
-
-    for wrong in (
-        {"old_auth": "AAAA"},
-        {"old_endpoint": "ä"},
-        {"old_endpoint": "", "old_auth": ""},
-    ):
-        assert strict.post(f"{HERE}renew/", old | new | wrong).status_code == 401
-    other = strict.post(f"{HERE}renew/", old | new | {"endpoint": "https://example.org/push"})
-    assert (other.status_code, "no known push service" in other.text) == (422, True)
-    assert strict.post(f"{HERE}renew/", old | new).status_code == 204
-
-    after = Receiver.objects.get()
-    assert (after.pk, after.name, after.is_enabled) == (device.pk, device.name, False)
-    assert (after.target, json.loads(after.secret)) == (new["endpoint"], json.loads(moved.secret))
-    assert "renewed the address" in ConfigurationChange.objects.get().text
-    # The old address proves nothing any more.
-    assert strict.post(f"{HERE}renew/", old | new).status_code == 401
 
 
 def test_a_form_of_another_site_is_refused(viewer: User) -> None:
