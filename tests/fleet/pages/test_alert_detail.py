@@ -5,11 +5,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.template.loader import render_to_string
 from django.test import Client
 from django.utils.html import strip_tags
 from pytest_django import DjangoAssertNumQueries, Settings
 
-from fleet.alerts.impact import impact_of
+from fleet.alerts.impact import Impact, impact_of
 from fleet.alerts.quality import quality_by_rule
 from fleet.alerts.runbooks import BLOCK, steps_now
 from fleet.models import Alert, AlertEvent, Annotation, Run, TraceRequest
@@ -618,3 +619,12 @@ def test_a_restart_is_weighed_where_checkpoint_and_start_are_known(
     assert restart.repeated_s == pytest.approx(8.0)
     assert restart.start_s == pytest.approx(60.0)
     assert restart.pays_after_s == pytest.approx(3 * 68.0)
+
+    def weighed(**fields: bool) -> str:
+        context = {"restart": restart, "text": {"impact": Impact(**fields)}}
+        return render_to_string("alerts/_restart.html", context)
+
+    assert "it pays off after" in weighed()
+    # A run that stands still has no alternative.
+    assert "pays off" not in weighed(stands_still=True)
+    assert "repeats 8" in weighed(stands_still=True)
