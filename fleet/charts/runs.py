@@ -18,7 +18,7 @@ from fleet.models.node import address
 from fleet.models.run import RunQuerySet
 from telemetry.blocks import FloatArray, mean
 from telemetry.steps import StepBatch, is_reported
-from telemetry.store.durable import LOSS, decode_steps
+from telemetry.store.chunks import LOSS, decode_steps
 from telemetry.store.history import run_history, worker_minutes
 from telemetry.store.hot import HotStore
 from telemetry.store.models import RunChunk

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fleet.models import Run
 from telemetry.blocks import FloatArray
 from telemetry.steps import PHASES
-from telemetry.store.durable import Chunk
+from telemetry.store.chunks import Chunk
 from telemetry.store.history import worker_chunks
 from telemetry.units import DAY_S, HOUR_S, MINUTE_S
 

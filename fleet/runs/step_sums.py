@@ -14,7 +14,7 @@ from telemetry.blocks import FloatArray
 from telemetry.statistics.tariff import Tariff
 from telemetry.statistics.verdicts import is_lost, settled_from
 from telemetry.steps import PHASES
-from telemetry.store.durable import (
+from telemetry.store.chunks import (
     ENDED,
     FIRST_PHASE,
     LOSS,

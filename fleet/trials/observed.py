@@ -17,7 +17,7 @@ from fleet.runs.step_sums import COLUMNS, ArmSteps, steps_of
 from telemetry.blocks import FloatArray
 from telemetry.statistics.forecast import pace_error_log, spread_log
 from telemetry.steps import PHASES as STEP_PHASES
-from telemetry.store.durable import ENDED, FIRST_PHASE, LOSS, decode_steps
+from telemetry.store.chunks import ENDED, FIRST_PHASE, LOSS, decode_steps
 from telemetry.store.models import RunChunk
 from telemetry.store.reading import Source
 from telemetry.units import DAY_S, HOUR_S

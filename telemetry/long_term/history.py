@@ -20,7 +20,7 @@ import numpy as np
 from telemetry.blocks import FloatArray, IntArray
 from telemetry.exporter.hardware import HARDWARE
 from telemetry.steps import PHASES
-from telemetry.store.durable import ENDED, FIRST_PHASE, LOSS, N_COLUMNS, STEP, TOKENS
+from telemetry.store.chunks import ENDED, FIRST_PHASE, LOSS, N_COLUMNS, STEP, TOKENS
 from telemetry.store.reading import LongTermError
 from telemetry.store.rollups import N_STATS
 

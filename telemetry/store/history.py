@@ -9,7 +9,7 @@ from django.db.models import Max, Min, Q
 from telemetry.blocks import METRICS, FloatArray, IntArray, Span
 from telemetry.series import EVERY_STEP, SOME_STEPS, Series, SeriesSource
 from telemetry.steps import AVERAGE, PHASES, Merged, StepBatch, is_reported
-from telemetry.store.durable import (
+from telemetry.store.chunks import (
     ENDED,
     FIRST_PHASE,
     LOSS,
@@ -357,22 +357,21 @@ def run_history(
         steps = hot.steps(run, since_s=start_s, until_s=end_s)
         if not _hot_tier_lacks_steps(run, steps, start_s, end_s):
             return steps, (SeriesSource(int(start_s), 0, "hot"),)
-    rows = RunChunk.objects.filter(run=run, start__gt=start_s - HOUR_S, start__lt=end_s).order_by(
-        "start"
-    )
+    rows = RunChunk.objects.filter(run=run, start__gt=start_s - HOUR_S, start__lt=end_s)
+    rows = rows.order_by("start")
     sizes = list(rows.values_list("start", "length_s", "n_steps"))
     whole = sum(n for _, _, n in sizes) <= MAX_STEPS_READ
     if whole:
         packed = rows.values_list("steps", flat=True)
-        parts = [_each_counted(decode_steps(bytes(data))) for data in packed]
+        parts = [_counted(decode_steps(bytes(data))) for data in packed]
     else:
         by_minute = rows.values_list("minutes", "n_steps")
         parts = [_minutes_counted(decode_minutes(bytes(data)), n) for data, n in by_minute]
     done = max((start + length_s for start, length_s, _ in sizes), default=0)
     if newest is not None and newest >= done:
         recent = hot.steps(run, since_s=max(start_s, done), until_s=end_s)
-        parts.append(_each_counted(chunk_of(recent).steps if len(recent) else NO_STEPS))
-    kept = np.concatenate(parts or [_each_counted(NO_STEPS)])
+        parts.append(_counted(chunk_of(recent).steps if len(recent) else NO_STEPS))
+    kept = np.concatenate(parts or [_counted(NO_STEPS)])
     kept = kept[(kept[:, ENDED] >= start_s) & (kept[:, ENDED] < end_s)]
     # Each step once, in order.
     kept = kept[np.unique(kept[:, STEP], return_index=True)[1]]
@@ -399,13 +398,10 @@ def _hot_tier_lacks_steps(run: str, steps: StepBatch, start_s: float, end_s: flo
     return any(end > start_s for end in ends)
 
 
-def _counted(steps: FloatArray, n_each: FloatArray) -> FloatArray:
+def _counted(steps: FloatArray, n_each: FloatArray | float = 1.0) -> FloatArray:
     """Append the number of steps per row and their tokens: (n, 11) to (n, 13)."""
-    return np.column_stack([steps, n_each, steps[:, TOKENS] * n_each])
-
-
-def _each_counted(steps: FloatArray) -> FloatArray:
-    return _counted(steps, np.ones(len(steps)))
+    n_in_row = np.broadcast_to(n_each, len(steps))
+    return np.column_stack([steps, n_in_row, steps[:, TOKENS] * n_in_row])
 
 
 def _minutes_counted(minutes: FloatArray, n_steps: int) -> FloatArray:

@@ -10,7 +10,7 @@ import pytest
 from django.core.management import call_command
 
 from fleet.models import Annotation, CompileEvent, Node, ReadLog, Run
-from telemetry.store.durable import LOSS, decode_steps
+from telemetry.store.chunks import LOSS, decode_steps
 from telemetry.store.models import RunChunk
 from tests.importers.import_command import A, B, Write, dated, imported, n_stored
 from tests.importers.logs.log_lines import bar, call, done, hit, neuronx, trainer

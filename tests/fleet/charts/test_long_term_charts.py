@@ -11,7 +11,7 @@ from fleet.models import Alert, InjectedFault, Node, Run
 from fleet.simulation.drill_results import drill_figure, drill_window
 from telemetry.blocks import FloatArray, IntArray
 from telemetry.store import durable
-from telemetry.store.durable import ENDED, N_COLUMNS
+from telemetry.store.chunks import ENDED, N_COLUMNS
 from telemetry.store.hot import HotStore
 from telemetry.store.rollups import coarser
 from tests.alerts import straggling

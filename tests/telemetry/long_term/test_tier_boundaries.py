@@ -11,7 +11,7 @@ from telemetry.long_term.history import Endpoint, LongTermHistory, PromQL, selec
 from telemetry.series import Series, SeriesSource
 from telemetry.steps import PHASES
 from telemetry.store import durable
-from telemetry.store.durable import FIRST_PHASE, LOSS, STEP, TOKENS
+from telemetry.store.chunks import FIRST_PHASE, LOSS, STEP, TOKENS
 from telemetry.store.history import node_series, run_history
 from telemetry.store.hot import HotStore
 from telemetry.store.models import HourRollup, MinuteRollup, RunChunk

@@ -8,7 +8,15 @@ import pytest
 from telemetry.blocks import FloatArray
 from telemetry.steps import PHASES, REPORTED_NAN, StepBatch, is_reported
 from telemetry.store import durable
-from telemetry.store.durable import N_COLUMNS, decode_minutes, decode_steps, encode_steps
+from telemetry.store.chunks import (
+    LOSS,
+    N_COLUMNS,
+    average_groups,
+    chunk_of,
+    decode_minutes,
+    decode_steps,
+    encode_steps,
+)
 from telemetry.store.history import run_steps
 from telemetry.store.hot import HotStore
 from telemetry.store.packing import CHECK_BYTES, pack_steps, unpack_steps
@@ -128,10 +136,10 @@ def test_a_loss_of_nan_is_apart_from_an_unknown_one_in_both_tiers(hot: HotStore)
     hot.append_steps(reported_losses(*DIVERGED))
 
     hot_steps = hot.steps("llama", since_s=0)
-    packed = decode_steps(encode_steps(durable.chunk_of(hot_steps).steps))
+    packed = decode_steps(encode_steps(chunk_of(hot_steps).steps))
 
     assert kinds_of(hot_steps.loss) == SHOWN
-    assert kinds_of(packed[:, durable.LOSS]) == SHOWN
+    assert kinds_of(packed[:, LOSS]) == SHOWN
 
 
 def test_a_run_whose_every_loss_is_nan_reports_a_loss(hot: HotStore) -> None:
@@ -140,13 +148,13 @@ def test_a_run_whose_every_loss_is_nan_reports_a_loss(hot: HotStore) -> None:
     found = hot.steps("llama", since_s=0)
 
     assert kinds_of(found.loss) == ["NaN", "NaN"]
-    assert decode_steps(encode_steps(durable.chunk_of(found).steps)).shape[1] == N_COLUMNS
+    assert decode_steps(encode_steps(chunk_of(found).steps)).shape[1] == N_COLUMNS
     assert kinds_of(StepBatch.joined([found, found]).loss) == ["NaN"] * 4
 
 
 def test_averages_are_of_finite_losses_and_nan_where_there_is_none() -> None:
-    rows = durable.chunk_of(reported_losses(2.0, REPORTED_NAN, 4.0, np.inf, REPORTED_NAN)).steps
+    rows = chunk_of(reported_losses(2.0, REPORTED_NAN, 4.0, np.inf, REPORTED_NAN)).steps
 
-    found = durable.average_groups(rows, np.array([0, 0, 0, 1, 1]))
+    found = average_groups(rows, np.array([0, 0, 0, 1, 1]))
 
-    assert kinds_of(found[:, durable.LOSS]) == ["3.0", "NaN"]
+    assert kinds_of(found[:, LOSS]) == ["3.0", "NaN"]

@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 from telemetry.blocks import FloatArray
 from telemetry.steps import PHASES, StepBatch
 from telemetry.store import durable
-from telemetry.store.durable import N_COLUMNS, average_groups, decode_steps, encode_steps
+from telemetry.store.chunks import N_COLUMNS, average_groups, decode_steps, encode_steps
 from telemetry.store.history import run_steps, stored_checkpoints, worker_minutes
 from telemetry.store.hot import HotStore
 from telemetry.store.models import RunChunk
