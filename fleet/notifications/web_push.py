@@ -15,7 +15,7 @@ from django.conf import settings
 from django.utils.module_loading import import_string
 
 from fleet.models import Receiver
-from fleet.models.delivery import derived_keys
+from fleet.models.sealing import derived_keys
 from fleet.notifications.http_client import AddressError, Allowed, Request, split
 
 LIBRARY, SUBSCRIPTION = "webpush.WebPush", "webpush.WebPushSubscription"

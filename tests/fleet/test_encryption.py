@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pytest_django import Settings
 
 from fleet.models import Receiver
-from fleet.models.delivery import SealedError, seal, unseal
+from fleet.models.sealing import SealedError, seal, unseal
 from fleet.notifications.delivery import LOCKED, DeliveryClient
 from fleet.notifications.forms import ReceiverForm
 from fleet.notifications.http_client import Allowed, HttpClient
