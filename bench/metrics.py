@@ -17,7 +17,8 @@ from django.utils import timezone
 from prometheus_client import Metric, generate_latest
 
 from bench.table import print_table
-from fleet.metrics.collectors import NeuronCollector, fleet_registry
+from fleet.metrics.collectors import fleet_registry
+from fleet.metrics.node_collectors import NeuronCollector
 from fleet.models import Node, Run
 from fleet.simulation.runs import create_run
 from telemetry.exporter.exposition import Collected, write_page

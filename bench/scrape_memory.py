@@ -12,7 +12,8 @@ django.setup()
 
 from django.utils import timezone  # noqa: E402 - models can be imported only from here on
 
-from fleet.metrics.collectors import NeuronCollector, fleet_registry  # noqa: E402
+from fleet.metrics.collectors import fleet_registry  # noqa: E402
+from fleet.metrics.node_collectors import NeuronCollector  # noqa: E402
 from telemetry.exporter.exposition import stream_page  # noqa: E402
 from telemetry.store.hot import open_store  # noqa: E402
 

@@ -22,7 +22,8 @@ from django.views.decorators.http import require_safe
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from fleet.metrics.collectors import NeuronCollector, fleet_registry, node_registry
+from fleet.metrics.collectors import fleet_registry, node_registry
+from fleet.metrics.node_collectors import NeuronCollector
 from fleet.models import Node, Run
 from fleet.models.node import address
 from fleet.models.problem import problem, store_unavailable

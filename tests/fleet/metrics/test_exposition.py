@@ -13,12 +13,12 @@ from fleet.metrics.collectors import (
     FIRING,
     INFO,
     LASTING,
-    NODE_INFO,
     PACE,
     STEPS,
     TOKENS,
     UNACKNOWLEDGED,
 )
+from fleet.metrics.node_collectors import NODE_INFO
 from fleet.models import Node, Run
 from telemetry.store.hot import HotStore
 from tests.helpers import steps

@@ -1,6 +1,6 @@
 """Instance labels for AWS exporters are unique per node."""
 
-from fleet.metrics.collectors import node_labels
+from fleet.metrics.node_collectors import node_labels
 from fleet.models import Node
 from tests.helpers import just_now
 

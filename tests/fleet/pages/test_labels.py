@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from fleet.alerts.matchers import matches, parse_matchers
 from fleet.ingest.nodes import NodeIngest
 from fleet.ingest.steps import StepIngest
-from fleet.metrics.collectors import MAX_INFO_LABELS
+from fleet.metrics.node_collectors import MAX_INFO_LABELS
 from fleet.models import Alert, Node, Run
 from fleet.models.filters import MAX_LABELS, merged_labels
 from telemetry.agent.clock import Moment
