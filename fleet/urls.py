@@ -5,7 +5,7 @@ from typing import Any
 
 from django.urls import URLPattern, URLResolver, include, path
 
-from fleet.api import application, ingest
+from fleet.api import application, ingest_views
 from fleet.pages import (
     access,
     alert_actions,
@@ -55,14 +55,14 @@ urlpatterns: list[URLPattern | URLResolver] = [
     page("sd/prometheus", metrics.sd_prometheus),
     page("healthz", health.healthz),
     page("readyz", health.readyz),
-    page("api/v1/ingest/neuron-monitor", ingest.ingest_neuron_monitor),
-    page("api/v1/ingest/efa", ingest.ingest_efa),
-    page("api/v1/ingest/prometheus", ingest.ingest_prometheus),
+    page("api/v1/ingest/neuron-monitor", ingest_views.ingest_neuron_monitor),
+    page("api/v1/ingest/efa", ingest_views.ingest_efa),
+    page("api/v1/ingest/prometheus", ingest_views.ingest_prometheus),
     # Senders append /v1/metrics to the address that they are given.
-    page("api/v1/ingest/otlp", ingest.ingest_otlp),
+    page("api/v1/ingest/otlp", ingest_views.ingest_otlp),
     # Senders append this to a base address.
-    page("api/v1/ingest/otlp/v1/metrics", ingest.ingest_otlp),
-    page("api/v1/ingest/steps", ingest.ingest_steps),
+    page("api/v1/ingest/otlp/v1/metrics", ingest_views.ingest_otlp),
+    page("api/v1/ingest/steps", ingest_views.ingest_steps),
     path("api/v1/", application.urls),
     page("tour/", overview.tour),
     page("connect/", overview.connect),

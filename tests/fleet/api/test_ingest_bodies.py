@@ -17,7 +17,7 @@ import zstandard
 from django.http import HttpRequest, HttpResponse
 from django.test import Client, RequestFactory
 
-from fleet.api import ingest
+from fleet.api import ingest_views
 from fleet.models import Token
 from fleet.ops.compression import unzstd_pieces
 from telemetry.store.hot import HotStore
@@ -146,10 +146,10 @@ REFUSED = {
 @pytest.mark.parametrize(
     ("view", "body", "encoding"),
     [
-        *((ingest.ingest_otlp, *refused) for refused in REFUSED.values()),
-        (ingest.ingest_neuron_monitor, *REFUSED["plain"]),
-        (ingest.ingest_steps, *REFUSED["plain"]),
-        (ingest.ingest_prometheus, *REFUSED["snappy"]),
+        *((ingest_views.ingest_otlp, *refused) for refused in REFUSED.values()),
+        (ingest_views.ingest_neuron_monitor, *REFUSED["plain"]),
+        (ingest_views.ingest_steps, *REFUSED["plain"]),
+        (ingest_views.ingest_prometheus, *REFUSED["snappy"]),
     ],
     ids=[*REFUSED, "neuron-monitor", "steps", "prometheus"],
 )

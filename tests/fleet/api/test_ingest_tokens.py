@@ -8,7 +8,7 @@ from django.test import Client
 from pytest_django import Settings
 
 from fleet.access.throttling import WorkBudget
-from fleet.api import ingest
+from fleet.api import ingest_views
 from fleet.models import Node, Token
 from fleet.models.problem import ProblemError
 from tests.fleet.api.conftest import URL, Post
@@ -138,18 +138,18 @@ def test_a_request_that_waited_for_its_turn_is_refused_if_its_minute_is_used(
 ) -> None:
     token, turn = Token.objects.get(), Lock()
     settings.INGEST_CPU_S_PER_MINUTE = 1
-    with ingest._turn(turn, token):
+    with ingest_views._turn(turn, token):
         assert turn.locked()
     # What it waited for took the rest.
     settings.INGEST_CPU_S_PER_MINUTE = 0
-    with pytest.raises(ProblemError, match="CPU time") as refused, ingest._turn(turn, token):
+    with pytest.raises(ProblemError, match="CPU time") as refused, ingest_views._turn(turn, token):
         pass
     assert refused.value.status == 429
     assert not turn.locked()
 
 
 @pytest.mark.parametrize(
-    ("path", "turn"), [("steps", ingest.steps_turn), ("otlp", ingest.samples_turn)]
+    ("path", "turn"), [("steps", ingest_views.steps_turn), ("otlp", ingest_views.samples_turn)]
 )
 def test_a_request_waits_for_its_turn_for_some_seconds(
     client: Client,
@@ -159,7 +159,7 @@ def test_a_request_waits_for_its_turn_for_some_seconds(
     path: str,
     turn: Lock,
 ) -> None:
-    monkeypatch.setattr(ingest, "TURN_WITHIN_S", 0.01)
+    monkeypatch.setattr(ingest_views, "TURN_WITHIN_S", 0.01)
     with turn:
         answer = client.post(
             f"/api/v1/ingest/{path}",
