@@ -352,18 +352,11 @@ def written_csv(figures: TrialFigures) -> str:
         verdict = judge(figures, candidate)
         for comparison in candidate.comparisons:
             why_none = verdict.why_none(comparison.measure)
-            row = [
-                *(
-                    candidate.label,
-                    candidate.run,
-                    comparison.measure,
-                    comparison.baseline,
-                    comparison.candidate,
-                ),
-                *(comparison.ratio, comparison.low, comparison.high),
-                f"{NO_VERDICT}{why_none}" if why_none else comparison.word,
-                None if why_none else comparison.n_more_steps,
-            ]
+            arms = (comparison.baseline, comparison.candidate)
+            row: list[object] = [candidate.label, candidate.run, comparison.measure, *arms]
+            row += [comparison.ratio, comparison.low, comparison.high]
+            row.append(f"{NO_VERDICT}{why_none}" if why_none else comparison.word)
+            row.append(None if why_none else comparison.n_more_steps)
             rows.append(row)
     rows += [(), ARM_COLUMNS]
     rows += [
@@ -400,8 +393,7 @@ def interval(comparison: Comparison) -> str:
     """Write a 95 % interval; a dash where there are too few steps for one."""
     if comparison.low is None or comparison.high is None:
         return ABSENT
-    ends = (difference(comparison, end) for end in (comparison.low, comparison.high))
-    return " to ".join(ends)
+    return f"{difference(comparison, comparison.low)} to {difference(comparison, comparison.high)}"
 
 
 def sentences(figures: TrialFigures) -> list[str]:
