@@ -182,9 +182,6 @@ FABRICS: Mapping[str, Fabric] = {
 }
 
 
-__all__ = ["OPS", "CollectiveTime", "FieldError", "bus_bytes_per_s", "collective_time_s"]
-
-
 # How often the message passes each rank's link in a ring of n, times n / (n - 1).
 OPS: Mapping[str, int] = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
 

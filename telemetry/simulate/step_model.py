@@ -8,7 +8,6 @@ import numpy as np
 
 from telemetry.blocks import FloatArray
 from telemetry.catalog import Model
-from telemetry.errors import FieldError
 from telemetry.simulate.communication import (
     Exchange,
     context_parallel_s,
@@ -407,16 +406,6 @@ def exposed_allreduce_s(
     window_s = plan.overlap_window_s * np.asarray(compute_factor)
     return np.asarray(np.maximum(total_s - window_s, plan.unhidden_ratio * total_s), dtype=float)
 
-
-__all__ = [
-    "Estimate",
-    "FieldError",
-    "StepPlan",
-    "estimate",
-    "estimate_of",
-    "exposed_allreduce_s",
-    "step_plan",
-]
 
 S_PER_HOUR = 3600
 
