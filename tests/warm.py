@@ -122,7 +122,7 @@ def start(
     stderr: IO[Any],
     cwd: Path = ROOT,
 ) -> Program:
-    """Start a command of Python: a file, or ``-m`` with a module."""
+    """Start a command of Python: a file, ``-m`` with a module, or ``-c`` with a text."""
     ours, theirs = socket.socketpair()
     with theirs:
         request = json.dumps({"command": [*command], "env": {**env}, "cwd": str(cwd)}).encode()
@@ -212,6 +212,10 @@ def main() -> None:
         first, *rest = rest
         sys.argv[:] = [first, *rest]
         runpy.run_module(first, run_name="__main__", alter_sys=True)
+    elif first == "-c":
+        text, *rest = rest
+        sys.argv[:] = [first, *rest]
+        exec(compile(text, "<string>", "exec"), {"__name__": "__main__"})
     else:
         sys.argv[:] = [first, *rest]
         runpy.run_path(first, run_name="__main__")

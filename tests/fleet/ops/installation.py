@@ -7,7 +7,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
@@ -49,6 +48,13 @@ def manage(folder: Path, *arguments: str, **env: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+def run_text(text: str, *arguments: str, env: dict[str, str]) -> str:
+    """Run a few lines of Python in a process of their own; gives what they printed."""
+    done = warm.run(["-c", text, *arguments], env=env)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 PREPARE = """
 import django
 django.setup()
@@ -77,8 +83,7 @@ publish_plans(hot_store(), now=now)
 
 def simulate(folder: Path, run: str) -> None:
     """Let an installation that is up simulate one run of the demo: all take ten times the CPU."""
-    env = environment(folder, DJANGO_SETTINGS_MODULE="fleet.settings")
-    subprocess.run([sys.executable, "-c", ONE_RUN, run], cwd=ROOT, env=env, check=True)
+    run_text(ONE_RUN, run, env=environment(folder, DJANGO_SETTINGS_MODULE="fleet.settings"))
 
 
 @cache
@@ -96,7 +101,7 @@ def prepared() -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
             env = environment(half_made, DJANGO_SETTINGS_MODULE="fleet.settings")
-            subprocess.run([sys.executable, "-c", PREPARE], cwd=ROOT, env=env, check=True)
+            run_text(PREPARE, env=env)
             (half_made / "secret_key").unlink()
             half_made.rename(folder)
     return folder

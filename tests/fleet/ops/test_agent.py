@@ -1,7 +1,7 @@
 """An agent and a web server as processes: the server stops, nothing is lost."""
 
+import os
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -14,6 +14,7 @@ import pytest
 from telemetry.agent.spool import frames_in
 from telemetry.store.hot import HotStore, open_store
 from telemetry.store.reading import AGENT_RESTART_S
+from tests import warm
 from tests.fleet.ops.installation import ROOT, environment, manage, prepare, wait_for
 from tests.helpers import free_port
 from tests.telemetry.agent.machine import trn2
@@ -24,13 +25,15 @@ NODE = "agent-tested"
 
 
 @contextmanager
-def running(*command: object, env: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+def running(*command: object, env: dict[str, str]) -> Iterator[warm.Program]:
     """Run a program until it is no longer needed."""
-    with subprocess.Popen([sys.executable, *map(str, command)], cwd=ROOT, env=env) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+    with Path(os.devnull).open("w") as nowhere:
+        process = warm.start([*map(str, command)], env=env, stdout=nowhere, stderr=nowhere)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import pytest
 from fleet.ops import fork_server, services
 from fleet.ops.liveness import adopt_orphans
 from fleet.ops.supervisor import Program, Supervisor
-from tests.fleet.ops.installation import ROOT, environment
+from tests.fleet.ops.installation import ROOT, environment, run_text
 
 pytestmark = pytest.mark.skipif(not fork_server.IS_SUPPORTED, reason="Linux alone has pidfd_open")
 
@@ -42,9 +42,7 @@ asyncio.run(getattr(test_fork_server, sys.argv[1])(Path(sys.argv[2])))
 
 
 def play(scenario: Callable[[Path], object], folder: Path) -> None:
-    command = (sys.executable, "-c", SCENARIO, scenario.__name__, str(folder))
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_text(SCENARIO, scenario.__name__, str(folder), env={**os.environ})
 
 
 def program(folder: Path, text: str, name: str = "one") -> Program:
@@ -161,8 +159,9 @@ async def parts_in_order(folder: Path) -> None:
     )
     programs = [replace(program(folder, text, kind), kind=kind) for kind in ("worker", "web")]
     supervised.keep([services.fork_server(), *programs])
-    assert await output(folder, 1, "worker") == [["True", "False"]]
-    assert await output(folder, 1, "web") == [["True", "True"]]
+    for name, loaded in (("worker", ["True", "False"]), ("web", ["True", "True"])):
+        lines = await output(folder, 1, name)
+        assert lines == [loaded], lines
     await supervised.stop(programs, [services.fork_server()])
 
 
@@ -188,7 +187,6 @@ async def stopped_while_forking(folder: Path) -> None:
 OPENED = """
 import os, threading
 from fleet.ops import fork_server
-before = {os.readlink(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd")[:-1]}
 import django
 django.setup()
 for kind in fork_server.LOADED:
@@ -201,6 +199,4 @@ print(threading.active_count())
 
 def test_what_is_loaded_opens_no_connection_and_starts_no_thread() -> None:
     env = os.environ | {"DJANGO_SETTINGS_MODULE": "fleet.settings"}
-    command = (sys.executable, "-c", OPENED)
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["0", "1"], done.stderr
+    assert run_text(OPENED, env=env).split() == ["0", "1"]

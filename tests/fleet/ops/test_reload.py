@@ -1,12 +1,10 @@
 """Development mode: changed Python restarts processes; templates and CSS are read again."""
 
 import asyncio
-import subprocess
-import sys
 from pathlib import Path
 
 from fleet.ops.services import changed_files
-from tests.fleet.ops.installation import ROOT, environment
+from tests.fleet.ops.installation import environment, run_text
 
 # Renders one template and serves one style sheet, changes both, and does so again.
 RENDERS_TWICE = """
@@ -59,22 +57,12 @@ def test_a_changed_source_file_is_noticed_and_no_other(tmp_path: Path) -> None:
 
 def shown_twice(folder: Path, **env: str) -> list[str]:
     (folder / "watched_settings.py").write_text(SETTINGS)
-    done = subprocess.run(
-        [sys.executable, "-c", RENDERS_TWICE],
-        cwd=ROOT,
-        env=environment(
-            folder,
-            PYTHONPATH=f"{folder}:{ROOT}",
-            DJANGO_SETTINGS_MODULE="watched_settings",
-            TRNWATCH_ALLOWED_HOSTS="testserver",
-            **env,
-        ),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    settings = {
+        "DJANGO_SETTINGS_MODULE": "watched_settings",
+        "TRNWATCH_ALLOWED_HOSTS": "testserver",
+    }
+    text = f"import sys; sys.path.insert(0, {str(folder)!r})\n{RENDERS_TWICE}"
+    return run_text(text, env=environment(folder, **settings, **env)).splitlines()
 
 
 def test_templates_and_style_sheets_are_read_again_while_developing(tmp_path: Path) -> None:

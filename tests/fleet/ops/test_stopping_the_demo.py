@@ -3,8 +3,6 @@
 import os
 import signal
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -13,7 +11,7 @@ import psutil
 import pytest
 
 from tests import warm
-from tests.fleet.ops.installation import ROOT, Up, environment, prepare, wait_for
+from tests.fleet.ops.installation import Up, environment, prepare, wait_for
 from tests.helpers import free_port
 
 POOL = os.cpu_count() or 1
@@ -35,16 +33,23 @@ def grandchildren(process: psutil.Process) -> list[psutil.Process]:
     return []
 
 
+# In a session of its own, so that a Ctrl-C reaches it alone.
+MAKE = """
+import os, runpy, sys
+os.setsid()
+sys.argv = ["manage.py", "prepare_demo", "--hours", "1"]
+runpy.run_path("manage.py", run_name="__main__")
+"""
+
+
 @pytest.fixture
-def making(tmp_path: Path, redis_url: str) -> Iterator[subprocess.Popen[bytes]]:
+def making(tmp_path: Path, redis_url: str) -> Iterator[warm.Program]:
     env = environment(tmp_path, REDIS_URL=redis_url)
     prepare(tmp_path)
-    command = [sys.executable, "manage.py", "prepare_demo", "--hours", "1"]
-    with subprocess.Popen(
-        command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL, start_new_session=True
-    ) as process:
-        yield process
-        process.kill()
+    with (tmp_path / "console").open("wb") as console:
+        process = warm.start(["-c", MAKE], env=env, stdout=console, stderr=console)
+    yield process
+    process.kill()
 
 
 @pytest.mark.parametrize(
@@ -57,7 +62,7 @@ def making(tmp_path: Path, redis_url: str) -> Iterator[subprocess.Popen[bytes]]:
     ids=["killed", "SIGTERM", "Ctrl-C"],
 )
 def test_the_processes_of_the_pool_end_with_the_command(
-    making: subprocess.Popen[bytes], end: Callable[[subprocess.Popen[bytes]], None]
+    making: warm.Program, end: Callable[[warm.Program], None]
 ) -> None:
     parent = psutil.Process(making.pid)
     wait_for(lambda: grandchildren(parent), within_s=60)
