@@ -2,9 +2,7 @@
 
 import re
 
-import pytest
-
-from telemetry.catalog import Instance, Model, Source, instances, models
+from telemetry.catalog import Source, instances, models
 
 DATE = re.compile(r"20\d\d-\d\d(-\d\d)?")
 FIGURES_OF_A_CHIP = {"cores_physical", "cores_logical", "hbm_bytes", "hbm_bytes_per_s"}
@@ -17,33 +15,24 @@ FIGURES_OF_AN_INSTANCE = {
     "link_bytes_per_s",
 }
 
-every_instance = pytest.mark.parametrize("found", instances().values(), ids=instances().keys())
-
 
 def is_valid(source: Source) -> bool:
     return bool(source.title) and DATE.fullmatch(source.date) is not None
 
 
-@every_instance
-def test_an_instance(found: Instance) -> None:
-    assert found.sources.keys() >= FIGURES_OF_AN_INSTANCE
-    assert all(is_valid(source) for source in found.sources.values())
+def test_instances_their_chips_and_prices() -> None:
+    for name, found in instances().items():
+        chip = found.chip
+        peaks = {f"peak_flops.{precision}" for precision in chip.peak_flops}
+
+        assert found.sources.keys() >= FIGURES_OF_AN_INSTANCE, name
+        assert chip.sources.keys() == FIGURES_OF_A_CHIP | peaks, name
+        prices = [price.source for price in found.prices]
+        assert all(map(is_valid, [*found.sources.values(), *chip.sources.values(), *prices])), name
+        assert all(price.basis and price.region for price in found.prices), name
 
 
-@every_instance
-def test_its_chip(found: Instance) -> None:
-    peaks = {f"peak_flops.{precision}" for precision in found.chip.peak_flops}
-
-    assert found.chip.sources.keys() == FIGURES_OF_A_CHIP | peaks
-    assert all(is_valid(source) for source in found.chip.sources.values())
-
-
-@every_instance
-def test_its_prices(found: Instance) -> None:
-    assert all(is_valid(price.source) and price.basis and price.region for price in found.prices)
-
-
-@pytest.mark.parametrize("found", models().values(), ids=models().keys())
-def test_a_model(found: Model) -> None:
-    assert found.source
-    assert DATE.fullmatch(found.date)
+def test_models() -> None:
+    for name, found in models().items():
+        assert found.source, name
+        assert DATE.fullmatch(found.date), name
