@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Generator, Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -29,6 +30,7 @@ from telemetry.store.hot import HotStore
 from tests.console import LEFT, real_errors
 from tests.fleet.ops.installation import prepared
 from tests.helpers import N_REDIS_DATABASES, NOON, postgres_program, redis_server
+from tests.statements import Recorder
 from tests.web_server import served
 
 NO_SERVER = "redis://127.0.0.1:1/0"
@@ -97,6 +99,8 @@ def pytest_configure(config: pytest.Config) -> None:
     project.REDIS_URL = project.CELERY_BROKER_URL = NO_SERVER
     # It reads its own version from the disk for each connection.
     redis_utils.get_lib_version = functools.cache(redis_utils.get_lib_version)
+    if "TRNWATCH_STATEMENTS" in os.environ:
+        config.pluginmanager.register(Recorder(SENT_BY_OTHERS, EVERY_CASE))
     # The real one takes 0.3 s for each account that a test makes, on purpose.
     project.PASSWORD_HASHERS = [
         "django.contrib.auth.hashers.MD5PasswordHasher",
@@ -126,6 +130,8 @@ LONG = (
 )
 
 
+# PostgreSQL is not asked these: others send each statement of them (tests/statements.py).
+SENT_BY_OTHERS = Path(__file__).with_name("sent_by_others.txt")
 # Cases of one test ask a database the same, and are all asked on SQLite. PostgreSQL is asked
 # the first; and all of these, whose cases differ in their SQL or in what a text may hold.
 EVERY_CASE = (
@@ -209,8 +215,14 @@ def pytest_collection_modifyitems(
         if left_out and not shutil.which(program):
             config.hook.pytest_deselected(items=left_out)
             items[:] = [item for item in items if item not in left_out]
-    if connection.vendor == "postgresql" and "TRNWATCH_TEST_SHARED" in os.environ:
-        items[:] = first_cases(items)
+    is_recorded = "TRNWATCH_STATEMENTS" in os.environ
+    if is_recorded or (connection.vendor == "postgresql" and "TRNWATCH_TEST_SHARED" in os.environ):
+        listed = set() if is_recorded else {*SENT_BY_OTHERS.read_text().split()}
+        items[:] = [
+            item
+            for item in first_cases(items)
+            if not listed & {item.nodeid.partition(end)[0] for end in ("[", "::")}
+        ]
     yield
     if getattr(config.option, "loadgroup", False):
         mix(items)

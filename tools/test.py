@@ -1,7 +1,7 @@
 """Run the tests: everything on SQLite, and in parallel what SQL can change on PostgreSQL.
 
 What is named (`tests/fleet/test_search.py`, `-k silence`) runs alone, in one process and on
-SQLite; with `PG=1` on both.
+SQLite; with `PG=1` on both. `--statements` finds what need not run on both.
 """
 
 import os
@@ -53,78 +53,6 @@ ON_POSTGRES = (
 )
 # What other programs ask is asked once, on SQLite: it is the same queries.
 OF_A_DATABASE = "database and not (browser or prometheus or alertmanager or victoria or curl)"
-# Each statement that these send a database is sent there by another file too, once all of them
-# were recorded. A new kind of query belongs to a file that is not listed.
-SENT_BY_OTHERS = (
-    "tests/fleet/alerts/incidents/test_evidence_charts.py",
-    "tests/fleet/alerts/incidents/test_permalinks.py",
-    "tests/fleet/alerts/test_budgets.py",
-    "tests/fleet/alerts/test_culprits.py",
-    "tests/fleet/alerts/test_headlines.py",
-    "tests/fleet/alerts/test_sentences.py",
-    "tests/fleet/api/test_access.py",
-    "tests/fleet/api/test_caching.py",
-    "tests/fleet/api/test_ingest_efa.py",
-    "tests/fleet/api/test_ingest_outages.py",
-    "tests/fleet/api/test_ingest_times.py",
-    "tests/fleet/api/test_ingest_tokens.py",
-    "tests/fleet/api/test_schedules.py",
-    "tests/fleet/api/test_similar_runs.py",
-    "tests/fleet/costs/test_losses.py",
-    "tests/fleet/costs/test_spending.py",
-    "tests/fleet/ingest/test_step_order.py",
-    "tests/fleet/ingest/test_streams.py",
-    "tests/fleet/notifications/test_channels.py",
-    "tests/fleet/notifications/test_mail.py",
-    "tests/fleet/pages/drills/test_drill_chart.py",
-    "tests/fleet/pages/drills/test_drill_preview.py",
-    "tests/fleet/pages/test_alert_acknowledge.py",
-    "tests/fleet/pages/test_alert_assign.py",
-    "tests/fleet/pages/test_alert_comment.py",
-    "tests/fleet/pages/test_alert_image.py",
-    "tests/fleet/pages/test_alert_post_mortem.py",
-    "tests/fleet/pages/test_alert_post_mortem_markdown.py",
-    "tests/fleet/pages/test_alert_silence.py",
-    "tests/fleet/pages/test_alert_unacknowledge.py",
-    "tests/fleet/pages/test_chart_tables.py",
-    "tests/fleet/pages/test_delivery_detail.py",
-    "tests/fleet/pages/test_document.py",
-    "tests/fleet/pages/test_hand_over_markdown.py",
-    "tests/fleet/pages/test_idle_nodes.py",
-    "tests/fleet/pages/test_node_file.py",
-    "tests/fleet/pages/test_person_change.py",
-    "tests/fleet/pages/test_preflight_pairs.py",
-    "tests/fleet/pages/test_problem_node_list.py",
-    "tests/fleet/pages/test_receiver_preview.py",
-    "tests/fleet/pages/test_receiver_test.py",
-    "tests/fleet/pages/test_route_preview.py",
-    "tests/fleet/pages/test_run_chart.py",
-    "tests/fleet/pages/test_run_trace.py",
-    "tests/fleet/pages/test_runbook.py",
-    "tests/fleet/pages/test_sample_chart.py",
-    "tests/fleet/pages/test_sample_csv.py",
-    "tests/fleet/pages/test_shell.py",
-    "tests/fleet/pages/test_silence_detail.py",
-    "tests/fleet/pages/test_silence_end.py",
-    "tests/fleet/pages/test_tour.py",
-    "tests/fleet/pages/test_trial_end.py",
-    "tests/fleet/pages/test_trial_schedule_chart.py",
-    "tests/fleet/pages/test_untimed_run.py",
-    "tests/fleet/simulation/test_database.py",
-    "tests/fleet/simulation/test_drills.py",
-    "tests/fleet/test_metrics_streaming.py",
-    "tests/fleet/trials/schedule/test_observing.py",
-    "tests/fleet/trials/schedule/test_project_command.py",
-    "tests/fleet/trials/schedule/test_run_starts.py",
-    "tests/fleet/trials/test_comparing.py",
-    "tests/fleet/trials/test_layout.py",
-    "tests/fleet/trials/test_price_changes.py",
-    "tests/fleet/trials/test_segments.py",
-    "tests/fleet/trials/test_tables.py",
-    "tests/importers/test_import_log_ends.py",
-    "tests/importers/test_import_log_times.py",
-    "tests/telemetry/store/test_history.py",
-)
 # These play long scenarios or start programs, and ask a database nothing that others do not ask.
 ON_SQLITE_ALONE = (
     "tests/fleet/alerts/test_carry_over.py::test_more_urgent",
@@ -142,6 +70,7 @@ ON_SQLITE_ALONE = (
     "tests/fleet/simulation/test_past.py::test_steps_of",
     "tests/fleet/simulation/test_past.py::test_the_first_fault",
 )
+SKIPPED = [f"--deselect={name}" for name in ON_SQLITE_ALONE]
 # PostgreSQL refuses more than SQLite does, and these take long: they are asked there alone.
 ONCE = ("tests/fleet/api/test_schemathesis.py", "tests/fleet/pages/test_numbers.py")
 
@@ -184,15 +113,13 @@ def all_tests(arguments: Sequence[str]) -> set[int]:
     if postgres_program("initdb") is None:
         return {pytest(*AT_ONCE, *arguments)}
     left_out = [f"--ignore={path}" for path in ONCE]
-    skipped = [f"--deselect={name}" for name in ON_SQLITE_ALONE]
-    skipped += [f"--ignore={path}" for path in SENT_BY_OTHERS]
     with (
         tempfile.TemporaryDirectory(prefix="trnwatch-shared-") as shared,
         tempfile.TemporaryFile() as log,
         ThreadPoolExecutor(1) as background,
     ):
         # In ``shared`` lies what one test process makes for all.
-        on_both = [*ALONE, *arguments, *skipped, *ON_POSTGRES]
+        on_both = [*ALONE, *arguments, *SKIPPED, *ON_POSTGRES]
         other = background.submit(on_postgres, on_both, log, TRNWATCH_TEST_SHARED=shared)
         print("On SQLite:", flush=True)
         codes = {pytest(*AT_ONCE, *arguments, *left_out, TRNWATCH_TEST_SHARED=shared)}
@@ -205,6 +132,9 @@ def all_tests(arguments: Sequence[str]) -> set[int]:
 def main() -> None:
     """Run what was asked for; what was named may not touch the database at all, which is fine."""
     arguments = sys.argv[1:]
+    if arguments == ["--statements"]:
+        recorded = ["-m", OF_A_DATABASE, *SKIPPED, *ON_POSTGRES]
+        sys.exit(pytest(*ALONE, *recorded, TRNWATCH_STATEMENTS="1"))
     chosen = is_chosen(arguments)
     if not chosen and not {"-n", "--numprocesses", "--pdb", "-x"} & set(arguments):
         sys.exit(max(all_tests(arguments)))
