@@ -268,7 +268,7 @@ def test_a_slow_link_is_named_once_a_probe_shows_it() -> None:
 
 
 # Detection remembers three minutes of steps: faults outlast them, and so must their alerts.
-LASTS_S = 500
+LASTS_S = 360
 LASTING: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "a share": (
         "full",
@@ -306,7 +306,7 @@ LASTING: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"nodes": 16, "global_batch": 256},
         fault("slow_core", node=NODE, device=5, magnitude=2.0, duration_s=LASTS_S),
     ),
-    "no agent": ("hooks_only", {}, fault("hang", node=NODE, duration_s=1000)),
+    "no agent": ("hooks_only", {}, fault("hang", node=NODE, duration_s=600)),
 }
 
 
