@@ -19,7 +19,7 @@ from django.contrib.contenttypes.management import create_contenttypes
 from django.db import connection, transaction
 from django.db.models import Model
 from django.db.models.signals import post_migrate
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 from pytest_django import DjangoDbBlocker, Settings
 from redis import Redis
 from redis import utils as redis_utils
@@ -46,6 +46,8 @@ CHROMIUM = next(filter(None, map(shutil.which, CHROMIUMS)), "chromium")
 hypothesis.settings.register_profile("slow_machine", deadline=timedelta(seconds=5))
 hypothesis.settings.load_profile("slow_machine")
 CHROMIUM_WITHIN_S = 60.0
+# What a page is to show it shows in a second, and on a busy machine in many.
+expect.set_options(timeout=30_000)
 CHROMIUM_FLAGS = (
     "--headless",
     "--no-sandbox",
