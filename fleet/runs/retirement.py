@@ -7,7 +7,7 @@ from fleet.runs.annotations import annotate_phase
 from fleet.runs.state import reporting_nodes
 from telemetry.errors import FieldError
 from telemetry.store.hot import HotStore
-from telemetry.store.reading import AGENT_BACK_S, STOPPING
+from telemetry.store.reading import AGENT_BACK_S, AGENT_RESTART_S, STOPPING
 
 # The fields of a row that reports again.
 BACK = {"retired_at": None, "retired_by": ""}
@@ -114,7 +114,8 @@ def retire_stopped(hot: HotStore, *, now: datetime) -> None:
     gone = [name for name, at_s in stopped.items() if seen.get(name, 0.0) <= at_s]
     idle = Node.objects.real().unretired().exclude(run__in=Run.objects.active())
     idle.filter(name__in=gone, retired_by="").update(retired_at=now)
-    hot.execute("ZREMRANGEBYSCORE", STOPPING, "-inf", until_s)
+    # The agent of an active run's node may be back until then.
+    hot.execute("ZREMRANGEBYSCORE", STOPPING, "-inf", now.timestamp() - AGENT_RESTART_S)
 
 
 def _last_seen(hot: HotStore) -> dict[str, float]:

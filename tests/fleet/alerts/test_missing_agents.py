@@ -157,6 +157,16 @@ def test_spares_that_vanish_without_a_word_are_missed(fleet: Fleet) -> None:
     assert retired() == ["trn-3"]
 
 
+def test_an_agent_that_was_asked_to_end_may_take_90_s_while_its_run_goes_on(fleet: Fleet) -> None:
+    fleet.go(60, workers=NODES)
+    fleet.go(90, workers=NODES, stop=NODES[3:])
+    assert said() == []
+    fleet.go(15, nodes=NODES[:3], workers=NODES)
+
+    assert said() == [("node_silent", "node_silent", "trn-3", "warn")]
+    assert retired() == []
+
+
 @pytest.mark.parametrize("step_s", [5, 60])
 def test_an_agent_that_died_is_a_warning_while_its_worker_is_heard(
     fleet: Fleet, step_s: int
