@@ -270,7 +270,7 @@ def look(
         told,
         pulses,
         {snapshot.run.name: snapshot.report_every_s for snapshot in snapshots},
-        heard_of(snapshots, last_seen, now_s=now_s),
+        heard_of(snapshots, {n for n in told if last_seen[n] < quiet_since_s(now_s)}),
         dead,
         is_waiting,
     )
@@ -302,14 +302,13 @@ def pulses_of(
     return pulses
 
 
-def heard_of(
-    snapshots: Iterable[RunSnapshot], last_seen: Mapping[str, int], *, now_s: float
-) -> dict[str, float]:
+def heard_of(snapshots: Iterable[RunSnapshot], quiet: set[str]) -> dict[str, float]:
     """Return when workers of nodes that may be silent were last heard."""
-    recent_s, heard_s = quiet_since_s(now_s), dict[str, float]()
-    for each in snapshots:
-        quiet = {n for n in each.members.nodes if last_seen.get(n, recent_s) < recent_s}
-        for worker in each.workers().values() if quiet and each.workers else ():
+    heard_s = dict[str, float]()
+    for each in snapshots if quiet else ():
+        if each.workers is None or quiet.isdisjoint(each.members.nodes):
+            continue
+        for worker in each.workers().values():
             if worker.node in quiet:
                 heard_s[worker.node] = max(worker.heard_s, heard_s.get(worker.node, 0.0))
     return heard_s
@@ -495,7 +494,9 @@ def find_all(
         known=nodes_in(key for key in open_.subjects if key[0] == SILENT),
         report_every_s={snapshot.run.name: snapshot.report_every_s for snapshot in snapshots},
         may_be_quiet_s=may_be_quiet_s,
-        heard_s=heard_of(snapshots, last_seen, now_s=now_s),
+        heard_s=heard_of(
+            snapshots, {n for n, tick in last_seen.items() if tick < quiet_since_s(now_s)}
+        ),
     )
 
 

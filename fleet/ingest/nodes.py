@@ -504,9 +504,12 @@ class NodeIngest:
             return
         if name == known.run and now_s - known.followed_s < REFRESH_S:
             return
+        row = Node.objects.select_related("run").filter(name=node).first()
+        if row is None:
+            # Someone deleted it; a later report brings it back.
+            return
         is_other, now = name != known.run, datetime.fromtimestamp(now_s, UTC)
         known.run, known.followed_s = name, now_s
-        row = Node.objects.select_related("run").get(name=node)
         assign_run(row, {name: 1} if name else {}, now=now)
         if is_other or now_s - self._updated_s.get(name, -math.inf) >= REFRESH_S:
             self._updated_s[name] = now_s

@@ -117,3 +117,10 @@ def test_a_tag_that_names_an_imported_run_is_refused(agents: Agents, run: Run) -
     assert len(refused) == 1
     assert "imported" in refused[0].reason
     assert trains()["trn-a"] == ""
+
+
+def test_a_tagged_node_that_someone_deleted_is_no_error(agents: Agents) -> None:
+    agents.report(BEGAN_S, ["run=llama"])
+    Node.objects.all().delete()
+
+    assert agents.report(BEGAN_S + 61, ["run=llama"]) == []
