@@ -25,8 +25,19 @@ NAMES = (
 )
 # `detection` includes some healthy hours; `healthy` continues where they stopped. An alert on an
 # idle node takes `remote_write` ten minutes; `breaking` keeps the machine busy for as long.
-# `start` needs Chromium, and the machine for itself; `evidence` needs recorded step times.
-CHOICES = (*NAMES, "cost", "healthy", "remote_write", "breaking", "start", "evidence", "noise")
+# `start` needs Chromium, and the machine for itself; `evidence` needs recorded step times. `lives`
+# plays half an hour.
+CHOICES = (
+    *NAMES,
+    "cost",
+    "healthy",
+    "remote_write",
+    "breaking",
+    "start",
+    "evidence",
+    "noise",
+    "lives",
+)
 # Names of earlier releases.
 ALIASES = {"door": "ingest"}
 KINDS = ("single", "lasting")
@@ -43,6 +54,7 @@ OPTIONS = {
     "detection": ("tier", "seeds", "kind", "noise", "environment"),
     "evidence": ("folder", "half"),
     "noise": ("folder",),
+    "lives": ("life", "tier"),
 }
 
 
@@ -74,7 +86,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--tier",
         choices=tiers,
-        help="detection, healthy: one input tier only; +probe, +trace: on request; "
+        help="detection, healthy, lives: one input tier only; +probe, +trace: on request; "
         "+ideal: no background",
     )
     parser.add_argument("--seeds", help="detection: seeds a:b of scenarios, b not included")
@@ -100,6 +112,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--half", choices=HALVES, help="evidence: the half of the recorded series (held-out)"
     )
+    parser.add_argument("--life", help="lives: the lives to play, by comma (all)")
     given = parser.parse_args(arguments)
     given.names = [ALIASES.get(name, name) for name in given.names]
     if given.seeds is not None and not SEEDS.fullmatch(given.seeds):
@@ -130,7 +143,8 @@ def main(arguments: list[str]) -> int:
         )
     if given.json:
         print_json(name, figures)
-    return 0
+    # Lives say what is wrong.
+    return int(bool((figures or {}).get("n_wrong")))
 
 
 def _options_of(name: str, given: Namespace) -> list[str]:

@@ -1,0 +1,584 @@
+"""Lives of real jobs, report by report: which alerts fire, after how long, and what is wrong.
+
+Eight nodes of a simulated run send what agents and worker hooks would, in played time, through
+ingest, watchers and alerts. Each life has a habit or an accident of healthy jobs. Then a core of a
+node slows down: that must be named, and nothing before it may page.
+"""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import numpy as np
+from django.conf import settings
+from django.core.management import call_command
+from redis import Redis
+
+from bench.table import print_table
+from fleet.alerts.evaluate import WATCHES
+from fleet.alerts.watchers import watch_runs
+from fleet.ingest.nodes import NodeIngest, store_batches
+from fleet.ingest.steps import StepIngest, update_reported_runs
+from fleet.models import Alert
+from telemetry.blocks import FloatArray
+from telemetry.ingest.lines import Refusals
+from telemetry.simulate.inputs import tier_named
+from telemetry.simulate.plan import Fault, Plan, RunSpec
+from telemetry.simulate.shard import play, start_clock
+from telemetry.steps import StepBatch
+from telemetry.store.hot import HotStore
+from tests.helpers import NOON_S, Clock
+
+N, DEVICES, CORES, EFAS = 8, 16, 2, 8  # nodes; of a trn1.32xlarge
+ALL = tuple(range(N))
+FAULT_S, FAULT_SLOT, UNTIL_S, NAMED_WITHIN_S = 720, 2, 840, 60
+AGENT_SENDS_EVERY_S, BEATS_EVERY_S, WATCHED_EVERY_S, KEEP_S = 5, 10, 2, 900
+SEED = 5
+FOREVER = math.inf
+RUN = RunSpec(
+    name="n",
+    model="llama2-7b",
+    instance="trn1.32xlarge",
+    nodes=N,
+    tp=8,
+    seq_len=4096,
+    global_batch=128,
+    compile_s=0,
+)
+ABOUT = {"model": RUN.model, "tp": RUN.tp, "seq_len": RUN.seq_len, "global_batch": 128}
+# What the slow core may be called: waiting cores are busy, and hooks alone see no node.
+SLOW = ("slow_compute", "slow_core", "throttle", "hbm_slow", "unknown")
+EXECUTION_ERRORS = ("generic", "numerical", "transient", "model", "runtime", "hardware")
+EXECUTION_FAILURES = (
+    *("completed_with_err", "completed_with_num_err", "timed_out"),
+    *("incorrect_input", "failed_to_queue"),
+)
+EFA = {
+    "tx_bytes": "efa_tx_bytes_per_s",
+    "rx_bytes": "efa_rx_bytes_per_s",
+    "tx_pkts": "efa_tx_packets_per_s",
+    "retrans_pkts": "efa_retransmits_per_s",
+    "rx_drops": "efa_drops_per_s",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start of a job: when, its nodes in order of rank, and how its steps are numbered."""
+
+    from_s: float = 0
+    until_s: float = FOREVER
+    slots: Sequence[int] = ALL
+    session: str = "auto"
+    shift: int = 0
+    run: str = "real"
+    ends: bool = False
+
+
+@dataclass(slots=True)
+class Steps:
+    """What a habit changes: arrays (n_steps, n_workers) of seconds, and tokens (n_steps,).
+
+    ``compute`` is a factor. ``own`` is what a worker does beside its step while others wait, and
+    no hook sees; ``parts`` are what hooks see, by field of the report.
+    """
+
+    compute: FloatArray
+    own: FloatArray
+    tokens: FloatArray
+    parts: dict[str, FloatArray] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """A habit or an accident. ``allows`` are alerts it may raise, as "cause severity".
+
+    ``heard`` are the spans in which each node's agent runs; ``pauses`` are those in which jobs
+    stand still, ``away`` those in which trnwatch does.
+    """
+
+    text: str
+    starts: Sequence[Start] = (Start(),)
+    heard: Mapping[int, Sequence[tuple[float, float]]] = field(default_factory=dict)
+    announced: frozenset[int] = frozenset()
+    skew_s: Callable[[int, float], float] = lambda slot, at_s: 0.0
+    hooks: Sequence[int] = ALL
+    agents: bool = True
+    every_s: int = 1
+    away: tuple[float, float] = (FOREVER, FOREVER)
+    pauses: tuple[float, float] = (FOREVER, FOREVER)
+    emptied_s: float = FOREVER
+    replaced: tuple[int, float] = (-1, FOREVER)
+    habit: Callable[[Steps], None] | None = None
+    allows: Sequence[str] = ()
+    tier: str = "agent_collectives"
+    refuses: bool = False
+    names_fault: bool = True
+
+
+ENDED = ("workers_ended warn",)
+
+
+def accumulates(steps: Steps) -> None:
+    """Four micro-batches, eight from step 60 on, four again from 120 on."""
+    steps.compute[60:120] *= 2
+    steps.tokens[60:120] *= 2
+
+
+def evaluates(steps: Steps) -> None:
+    steps.parts["other_s"] = np.zeros_like(steps.own)
+    steps.parts["other_s"][24::25] = 30.0
+
+
+def saves_while_training(steps: Steps) -> None:
+    steps.own[19::20] += 0.3
+    steps.compute[20::20] *= 1.06
+
+
+def logs_on_first_rank(steps: Steps) -> None:
+    steps.own[9::10, 0] += 0.6
+
+
+def restarts_loaders(steps: Steps) -> None:
+    steps.parts["input_s"] = np.zeros_like(steps.own)
+    steps.parts["input_s"][39::40] = 8.0
+
+
+def compiles_again(steps: Steps) -> None:
+    """Meet new shapes: often at first, then seldom; all workers compile at once."""
+    steps.own[[3, 5, 9, 60, 130]] += 45.0
+
+
+def profiles(steps: Steps) -> None:
+    steps.own[49::50] += 6.0
+    steps.compute[48::50] *= 1.3
+
+
+def warms_up(steps: Steps) -> None:
+    """Batches grow with the schedule: from a quarter to the whole over forty steps."""
+    grows = np.clip(0.25 + 0.75 * np.arange(len(steps.tokens)) / 40, None, 1.0)
+    steps.compute *= grows[:, None]
+    steps.tokens *= grows
+
+
+HOOKS = Life("", agents=False, tier="hooks_only")
+LIVES = {
+    "plain": Life("nothing happens"),
+    "late_agents": Life(
+        "agents begin one by one", heard={i: [(30 + 25 * i, FOREVER)] for i in ALL}
+    ),
+    "rolling_agents": Life(
+        "agents are updated one by one, 40 s each",
+        heard={i: [(0, 200 + 45 * i), (240 + 45 * i, FOREVER)] for i in ALL},
+        allows=("node_silent warn",),
+    ),
+    "restart_ranks": Life(
+        "a restart gives other ranks",
+        (Start(until_s=300), Start(380, slots=(7, 1, 5, 3, 4, 2, 6, 0), shift=-20)),
+        allows=ENDED,
+    ),
+    "replacement": Life(
+        "a node dies, the job resumes with another",
+        (Start(until_s=300), Start(400, shift=-20)),
+        heard={6: [(0, 305), (330, FOREVER)]},
+        replaced=(6, 310),
+        allows=("node_crash page", "node_silent warn", *ENDED),
+    ),
+    "preemption": Life(
+        "preempted, resumes on other nodes",
+        (Start(until_s=250, slots=(0, 1, 2, 3)), Start(400, slots=(4, 2, 5, 6), shift=-20)),
+        allows=ENDED,
+    ),
+    "elastic": Life(
+        "8, 6 and again 8 nodes",
+        (
+            Start(until_s=220),
+            Start(260, 420, slots=(0, 1, 2, 3, 4, 5), shift=-10),
+            Start(460, shift=-20),
+        ),
+        allows=ENDED,
+    ),
+    "watcher_restart": Life("watchers stop for a minute", away=(400, 460)),
+    "outage": Life("trnwatch is away for three minutes", away=(300, 480)),
+    "emptied": Life("Redis loses everything", emptied_s=400),
+    "two_jobs": Life(
+        "one job after the other", (Start(until_s=300, ends=True), Start(350, run="second"))
+    ),
+    "one_name": Life(
+        "two jobs with one name",
+        (Start(slots=(0, 1, 2, 3)), Start(200, slots=(4, 5, 6, 7), shift=-40)),
+        refuses=True,
+    ),
+    "slow_reports": Life("reports come each 30 s", every_s=30),
+    "silent_worker": Life("one worker has no hooks", hooks=(0, 1, 2, 3, 4, 6, 7)),
+    "first_rank": Life("rank 0 alone has hooks", hooks=(0,)),
+    "clocks": Life(
+        "two clocks are wrong", skew_s=lambda slot, at_s: {4: 90.0, 2: -45.0}.get(slot, 0.0)
+    ),
+    "clock_set": Life(
+        "a clock is set", skew_s=lambda slot, at_s: 40.0 if slot == 4 and at_s < 400 else 0.0
+    ),
+    "stopped": Life("SIGSTOP for two minutes", pauses=(300, 420), allows=("hang page", *ENDED)),
+    "accumulation": replace(HOOKS, text="accumulation of changing depth", habit=accumulates),
+    "evaluation": replace(HOOKS, text="evaluates each 25 steps", habit=evaluates),
+    "async_checkpoints": replace(HOOKS, text="saves while it trains", habit=saves_while_training),
+    "logging": replace(HOOKS, text="rank 0 logs each ten steps", habit=logs_on_first_rank),
+    "schedule": replace(HOOKS, text="warm-up by batch size", habit=warms_up),
+    "epochs": replace(HOOKS, text="loaders restart each 40 steps", habit=restarts_loaders),
+    "recompiles": replace(HOOKS, text="compiles new shapes", habit=compiles_again),
+    "profiler": replace(HOOKS, text="profiles each 50th step", habit=profiles),
+    "hooks_stopped": replace(
+        HOOKS, text="SIGSTOP for two minutes", pauses=(300, 420), allows=("hang page", *ENDED)
+    ),
+    "hooks_clocks": replace(
+        HOOKS,
+        text="two clocks are wrong",
+        skew_s=lambda slot, at_s: {4: 90.0, 2: -45.0}.get(slot, 0.0),
+    ),
+}
+for name in ("preemption", "elastic"):
+    LIVES[f"hooks_{name}"] = replace(LIVES[name], agents=False, tier="hooks_only")
+
+
+class Player:
+    """Plays one life; ``fired`` are its alerts: second, "cause severity", and node."""
+
+    def __init__(
+        self, life: Life, hot: HotStore, clock: Clock, *, tier: str = "", until_s: int = UNTIL_S
+    ) -> None:
+        self.life, self.hot, self.clock, self.until_s = life, hot, clock, until_s
+        self.began = int(clock.now_s)
+        self.inputs = msgspec.structs.replace(
+            tier_named(tier or life.tier), clock_skew_s=0, lost_ratio=0
+        )
+        slow = Fault(
+            kind="slow_core",
+            node=RUN.node_name(FAULT_SLOT),
+            device=5,
+            start_s=FAULT_S,
+            duration_s=9000,
+            magnitude=1.4,
+        )
+        # What habits change is not known to simulated hardware.
+        faults = (slow,) if life.agents else ()
+        plan = Plan(run=RUN, seed=SEED, epoch_s=self.began, faults=faults, inputs=self.inputs)
+        [shard] = plan.shards
+        played = play(plan, shard, start_clock(plan), self.began + until_s)
+        self.span = played.span
+        self._time_steps(played.steps)
+        self.names = [f"trn-{i:02d}" for i in ALL]
+        self.fired: list[tuple[int, str, str]] = []
+        self.refused: dict[str, str] = {}
+        self.step_lines: dict[int, list[bytes]] = {i: [] for i in ALL}
+        self.hardware_lines: dict[int, list[bytes]] = {i: [] for i in ALL}
+        self._shown: dict[int, str] = {}
+        self._begin()
+
+    def _begin(self) -> None:
+        """Start the processes of trnwatch: what they know is in the stores."""
+        WATCHES.clear()
+        self.steps_in = StepIngest(self.clock)
+        self.nodes_in = NodeIngest(keep_s=KEEP_S, late_s=86_400, monotonic=self.clock)
+
+    def _time_steps(self, steps: StepBatch) -> None:
+        """Add the habit and the pause to the simulated steps; compute when each ends."""
+        parts = {name: values.copy() for name, values in steps.phases.items()}
+        shape = parts["compute_s"].shape
+        habit = Steps(np.ones(shape), np.zeros(shape), steps.tokens.copy())
+        if self.life.habit is not None:
+            self.life.habit(habit)
+        parts["compute_s"] = parts["compute_s"] * habit.compute + habit.own
+        # The others wait; without timed exchanges that is part of their compute.
+        waits = "wait_s" if np.isfinite(parts["wait_s"]).any() else "compute_s"
+        parts[waits] += habit.own.max(axis=1, keepdims=True) - habit.own
+        for name, seconds in habit.parts.items():
+            parts[name] = np.nan_to_num(parts[name]) + seconds
+        longest_s = np.nansum([*parts.values()], axis=0).max(axis=1)
+        ended_s = steps.ended_at_s - self.began
+        if not self.life.agents:
+            first_s = float(ended_s[0] - longest_s[0])
+            slow = np.where(first_s + np.cumsum(longest_s) > FAULT_S, 1.3, 1.0)
+            parts["compute_s"] *= slow[:, None]
+            ended_s = first_s + np.cumsum(np.nansum([*parts.values()], axis=0).max(axis=1))
+        stopped_s, on_s = self.life.pauses
+        kept = (ended_s < stopped_s) | (ended_s >= on_s)
+        if (~kept).any():
+            # The step in progress goes on after it.
+            [*_, last] = np.flatnonzero(~kept)
+            parts["compute_s"][last + 1] += ended_s[last] - ended_s[kept.argmin() - 1]
+        self.parts = {name: values[kept] for name, values in parts.items()}
+        self.ended_s, self.tokens = ended_s[kept], habit.tokens[kept]
+
+    def play(self) -> "Player":
+        hot, life, done = self.hot, self.life, 0
+        self._watch_from(self.began - KEEP_S)
+        for s in range(1, self.until_s):
+            now_s = self.clock.now_s = float(self.began + s)
+            if s == life.away[1]:
+                self._begin()
+            if s == life.emptied_s:
+                hot.execute("FLUSHDB")
+                self._watch_from(now_s)
+            if s == life.replaced[1]:
+                self.names[life.replaced[0]] = "trn-99"
+            ended = int(np.searchsorted(self.ended_s, s, side="right"))
+            self._write_steps(s, range(done, ended))
+            self._write_hardware(s)
+            done = ended
+            if life.away[0] <= s < life.away[1]:
+                continue
+            self._send_hardware(s)
+            if s % life.every_s == 0:
+                self._send_steps(s)
+            if s % WATCHED_EVERY_S == 0:
+                at = datetime.fromtimestamp(now_s + 0.5, UTC)
+                update_reported_runs(hot, now=at)
+                watch_runs(hot, now=at)
+                self._note_alerts(s)
+        return self
+
+    def _watch_from(self, at_s: float) -> None:
+        self.hot.gauge("listening_since_s", at_s)
+        self.hot.gauge("watched_at_s", self.clock.now_s)
+
+    def _note_alerts(self, s: int) -> None:
+        for alert in Alert.objects.open().select_related("node"):
+            what = f"{alert.cause} {alert.get_severity_display()}"
+            if self._shown.get(alert.pk) != what:
+                self._shown[alert.pk] = what
+                self.fired.append((s, what, alert.node.name if alert.node else ""))
+
+    def _write_steps(self, s: int, ended: range) -> None:
+        stopped_s, on_s = self.life.pauses
+        for k, start in enumerate(self.life.starts):
+            slots = [slot for slot in start.slots if slot in self.life.hooks]
+            if s == max(1, start.from_s):
+                about = {"instance_type": RUN.instance, "n_nodes": len(start.slots), **ABOUT}
+                self._add(start, slots[0], {"kind": "run", **about})
+            for i in ended:
+                step_s = np.nansum([values[i] for values in self.parts.values()], axis=0)
+                began_s = self.ended_s[i] - step_s.max()
+                if start.from_s <= began_s and self.ended_s[i] <= start.until_s:
+                    for slot in slots:
+                        who = self._worker(k, start, slot)
+                        self._add(start, slot, who | self._step(i, start, slot, step_s[slot]))
+            for slot in slots if start.from_s <= s < start.until_s else ():
+                who = self._worker(k, start, slot)
+                if (s + 3 * slot) % BEATS_EVERY_S == 0 and not stopped_s <= s < on_s:
+                    at = self.clock.now_s + self.life.skew_s(slot, s)
+                    doing = {"at": at, "activity": "step", "activity_s": 1.0}
+                    self._add(start, slot, who | {"kind": "beat", **doing})
+            if start.ends and s == start.until_s:
+                for slot in slots:
+                    self._add(start, slot, self._worker(k, start, slot) | {"kind": "end"})
+
+    def _add(self, start: Start, slot: int, line: Mapping[str, object]) -> None:
+        of = {"run": start.run, "session": start.session}
+        self.step_lines[slot].append(json.dumps(of | dict(line)).encode())
+
+    def _worker(self, k: int, start: Start, slot: int) -> dict[str, object]:
+        return {
+            "worker": self.names[slot],
+            "node": self.names[slot],
+            "boot": f"process-{k}-{slot}",
+            "rank": [*start.slots].index(slot),
+            "n_workers": len(start.slots),
+        }
+
+    def _step(self, i: int, start: Start, slot: int, step_s: float) -> dict[str, object]:
+        part = {name: float(values[i, slot]) for name, values in self.parts.items()}
+        timed = {name: part[name] for name in ("input_s", "checkpoint_s", "other_s")}
+        timed["collective_s"] = part["wait_s"] + part["transfer_s"]
+        ended_s = self.ended_s[i]
+        return {
+            "kind": "step",
+            "step": i + 1 + start.shift,
+            "ended_at": self.began + ended_s + self.life.skew_s(slot, ended_s),
+            "step_s": float(step_s),
+            "tokens": float(self.tokens[i]),
+        } | {name: seconds for name, seconds in timed.items() if math.isfinite(seconds)}
+
+    def _send_steps(self, s: int) -> None:
+        for slot, lines in self.step_lines.items():
+            if lines:
+                self.step_lines[slot] = []
+                outcome = self.steps_in.deliver(self.hot, lines, **self._sent(slot, s))
+                self._note_refused(slot, outcome)
+
+    def _sent(self, slot: int, s: int) -> dict[str, float]:
+        now_s = self.clock.now_s
+        sent_s = now_s + 0.005 + self.life.skew_s(slot, s)
+        return {"arrived_s": now_s + 0.01, "sent_s": sent_s, "up_s": 50_000.0 + s}
+
+    def _note_refused(self, slot: int, outcome: Refusals) -> None:
+        for each in outcome.refused:
+            self.refused[self.names[slot]] = str(each)
+
+    def _write_hardware(self, s: int) -> None:
+        row = self.began + s - int(self.span.ticks[0])
+        for slot in ALL if self.life.agents else ():
+            spans = self.life.heard.get(slot, [(0, FOREVER)])
+            measured = self.span.values["core_utilization_ratio"][row, slot]
+            if any(a <= s < z for a, z in spans) and np.isfinite(measured).any():
+                busy = any(t.from_s <= s < t.until_s and slot in t.slots for t in self.life.starts)
+                busy = busy and not self.life.pauses[0] <= s < self.life.pauses[1]
+                values = {name: each[row, slot] for name, each in self.span.values.items()}
+                line = node_report(self.names[slot], values, self.inputs.agent_every_s, busy=busy)
+                at = self.clock.now_s + self.life.skew_s(slot, s)
+                line |= {"at": at, "seq": s, "stream": f"stream-{self.names[slot]}"}
+                self.hardware_lines[slot].append(json.dumps(line).encode())
+
+    def _send_hardware(self, s: int) -> None:
+        batches = []
+        for slot, lines in self.hardware_lines.items():
+            if lines and (s + slot) % AGENT_SENDS_EVERY_S == 0:
+                self.hardware_lines[slot] = []
+                batch = self.nodes_in.deliver(lines, node=self.names[slot], **self._sent(slot, s))
+                self._note_refused(slot, batch)
+                batches.append(batch)
+        if batches:
+            store_batches(self.hot, batches)
+
+    def wrong(self) -> tuple[list[str], float | None]:
+        """Return what is wrong, and after how long the fault was named."""
+        wrong, named_s = [], None
+        culprit = self.names[FAULT_SLOT] if self.life.agents else ""
+        for at_s, what, node in self.fired:
+            cause, severity = what.split()
+            is_fault = at_s > FAULT_S and cause in SLOW and node in {culprit, ""}
+            if is_fault and named_s is None and (node == culprit or not self.life.names_fault):
+                named_s = at_s - FAULT_S
+            if not is_fault and what not in self.life.allows:
+                place = f" at {node}" if node else ""
+                wrong.append(f"false {severity}: {cause}{place} after {at_s} s")
+        if self.until_s > FAULT_S + NAMED_WITHIN_S and (named_s or math.inf) > NAMED_WITHIN_S:
+            wrong.append("the slow core was not named")
+        if self.life.refuses and not self.refused:
+            wrong.append("nothing was refused")
+        if not self.life.refuses:
+            wrong += [f"refused of {name}: {why}" for name, why in self.refused.items()]
+        return wrong, named_s
+
+
+def node_report(
+    name: str, values: Mapping[str, FloatArray], period_s: int, *, busy: bool
+) -> dict[str, Any]:
+    """Return what an agent reports of a node's values (n_parts,) of one tick."""
+
+    def of(metric: str, part: int = 0, default: float = 0.0) -> float:
+        parts = values.get(metric)
+        value = math.nan if parts is None else float(parts[min(part, len(parts) - 1)])
+        return value if math.isfinite(value) else default
+
+    def group(**content: object) -> dict[str, object]:
+        return {"period": float(period_s), "error": "", **content}
+
+    cores = range(DEVICES * CORES)
+    used = {
+        str(c): {"neuroncore_utilization": min(100.0, 100 * of("core_utilization_ratio", c))}
+        | {"flops": int(of("core_flops_per_s", c))}
+        for c in cores
+    }
+    memory = {
+        str(c): {"tensors": int(of("device_memory_used_bytes", c // CORES) / CORES)} for c in cores
+    }
+    done = round(period_s * of("executions_completed_per_s", 0, 10))
+    latency = {f"p{p}": of(f"execution_latency_p{p}_s") for p in (50, 99, 100)}
+    process = {
+        "neuroncore_counters": group(neuroncores_in_use=used),
+        "execution_stats": group(
+            error_summary=dict.fromkeys(EXECUTION_ERRORS, 0),
+            execution_summary=dict.fromkeys(EXECUTION_FAILURES, 0) | {"completed": done},
+            latency_stats={"total_latency": latency},
+        ),
+        "memory_used": group(
+            neuron_runtime_used_bytes={
+                "host": int(6e8),
+                "neuron_device": sum(each["tensors"] for each in memory.values()),
+                "usage_breakdown": {"neuroncore_memory_usage": memory},
+            }
+        ),
+    }
+    errors = [
+        f"{memory}_ecc_{kind}"
+        for memory in ("mem", "sram")
+        for kind in ("corrected", "uncorrected")
+    ]
+    counters = [
+        {"neuron_device_index": d} | {error: int(of(error, d)) for error in errors}
+        for d in range(DEVICES)
+    ]
+    user = 100 * of("vcpu_usage_ratio") if busy else 1.0
+    links = [
+        {
+            "device": f"rdmap{i}",
+            "index": i,
+            "port": 1,
+            "increase": {
+                of_efa: int(busy * period_s * of(metric, i)) for of_efa, metric in EFA.items()
+            },
+        }
+        for i in range(EFAS)
+    ]
+    return {
+        "efa": {"period": float(period_s), "devices": links},
+        "report": {
+            "neuron_runtime_data": [
+                {"pid": 7, "neuron_runtime_tag": "7", "error": "", "report": process}
+            ]
+            * busy,
+            "system_data": {
+                "neuron_hw_counters": group(neuron_devices=counters),
+                "vcpu_usage": group(average_usage={"user": user, "idle": 50.0}),
+                "memory_info": group(
+                    memory_total_bytes=int(5.5e11), memory_used_bytes=of("host_memory_used_bytes")
+                ),
+            },
+            "instance_info": {"instance_id": f"i-{name}", "instance_type": RUN.instance},
+            "neuron_hardware_info": {
+                "neuron_device_count": DEVICES,
+                "neuroncore_per_device_count": CORES,
+            },
+        },
+    }
+
+
+def measure(env: Mapping[str, str], *, life: str = "", tier: str = "") -> dict[str, Any]:
+    """Play the lives named, by comma, or all; print what fired in each, and what is wrong.
+
+    ``tier`` is that of lives with agents; others have hooks alone.
+    """
+    rows, played = [], []
+    for name in life.split(",") if life else LIVES:
+        of = LIVES[name]
+        clock = Clock(float(NOON_S))
+        hot = HotStore(Redis.from_url(settings.REDIS_URL), now=clock)
+        hot.execute("FLUSHDB")
+        call_command("flush", interactive=False, verbosity=0)
+        player = Player(of, hot, clock, tier=tier if of.agents else "").play()
+        wrong, named_s = player.wrong()
+        alerts = [
+            dict(
+                zip(
+                    ("after_s", "cause", "severity", "node"), (s, *what.split(), node), strict=True
+                )
+            )
+            for s, what, node in player.fired
+        ]
+        played.append(
+            {"life": name, "text": of.text, "alerts": alerts, "named_after_s": named_s}
+            | {"refused": player.refused, "wrong": wrong}
+        )
+        fired = [f"{what} {node} {s} s" for s, what, node in player.fired]
+        rows.append((f"{name}: {of.text}", "; ".join([*(f"WRONG: {w}" for w in wrong), *fired])))
+    print_table(f"Lives of real jobs; a core slows down after {FAULT_S} s", rows)
+    return {
+        "bench": "lives",
+        "tier": tier or None,
+        "n_wrong": sum(bool(each["wrong"]) for each in played),
+        "lives": played,
+    }
