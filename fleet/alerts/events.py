@@ -103,6 +103,9 @@ def enqueue(alert: Alert, event: AlertEvent, *, now: datetime) -> None:
     Resolutions go to every receiver that was notified, even if the alert is silenced.
     """
     kind = Kind(event.kind)
+    if kind == Kind.UNACKNOWLEDGED and not event.by:
+        # By becoming a page, which the next entry tells.
+        return
     is_end = kind == Kind.RESOLVED
     told_less = alert.notified_states.filter(ended_at=None, labels__severity="warn")
     is_raised = (

@@ -273,7 +273,7 @@ def is_aftermath(finding: Finding, *, now: datetime) -> bool:
 
 
 def _refire(alert: Alert, finding: Finding, key: Subject, *, now: datetime) -> bool:
-    """Open a resolved row again; its acknowledgement and its owner stay."""
+    """Open a resolved row again; its acknowledgement and its owner stay, unless it pages now."""
     fields = fields_of(finding)
     if finding.cause == UNKNOWN:
         fields = {name: fields[name] for name in ("score", "evidence")}
@@ -282,24 +282,38 @@ def _refire(alert: Alert, finding: Finding, key: Subject, *, now: datetime) -> b
         "subject": key[1],
         **fields,
         **continued(alert, finding, key[1], now=now, is_new=True),
-        "severity": severity_of(finding, alert.run, now=now),
+        **with_severity(alert, severity_of(finding, alert.run, now=now)),
         "resolved_at": None,
         "last_seen_at": now,
         "n_firings": alert.n_firings + 1,
         "silence": None,
     }
-    resolved_at = alert.resolved_at
+    resolved_at, owner = alert.resolved_at, alert.acknowledged_by
+    as_read = {"resolved_at": resolved_at, "acknowledged_at": alert.acknowledged_at}
     try:
         with transaction.atomic():
-            is_ours = change(alert, if_still={"resolved_at": resolved_at}, to=reopened)
+            is_ours = change(alert, if_still=as_read, to=reopened)
     except IntegrityError:
         return False
     if is_ours:
         # The frozen charts end here; new ones begin.
         alert.frozen_charts.filter(kept_until=None).update(kept_until=resolved_at)
         note(alert, Kind.REFIRED, now=now, text=f"{summary(finding)}; firing {alert.n_firings}")
+        if text := withdrawn_text(alert, owner):
+            note(alert, Kind.UNACKNOWLEDGED, now=now, text=text)
         damp(alert, now=now)
     return is_ours
+
+
+def with_severity(alert: Alert, severity: int) -> dict[str, Any]:
+    """Return the fields of an alert with a severity: who took a warning has not taken a page."""
+    withdrawn = {"acknowledged_at": None, "acknowledged_by": ""}
+    return {"severity": severity} | (withdrawn if severity < alert.severity else {})
+
+
+def withdrawn_text(alert: Alert, owner: str) -> str:
+    was_withdrawn = owner != alert.acknowledged_by
+    return f"acknowledged by {owner} as a warning; it pages now" if was_withdrawn else ""
 
 
 def fields_of(finding: Finding) -> dict[str, Any]:
@@ -373,6 +387,8 @@ RULE_STAYS, CAUSE_STAYS = timedelta(minutes=5), timedelta(seconds=30)
 AWAY = timedelta(minutes=1)
 # Detection reads how long a checkpoint takes from its alert: it is at most so many seconds old.
 GROWN_S = 60.0
+# What another process may have changed since an open alert was read.
+COMPARED = ("resolved_at", "last_seen_at", "acknowledged_at")
 
 
 def _refresh_all(
@@ -439,7 +455,7 @@ def refresh(
         to |= {"rule": key[0], "subject": key[1]}
     # A warning may become a page; under its own rule a page never becomes a warning.
     if moves or is_urgent:
-        to["severity"] = severity
+        to |= with_severity(alert, severity)
     if has_new_culprit:
         to |= fields_of(finding)
     elif group and (moves or has_other_parts(alert, group)):
@@ -452,8 +468,8 @@ def refresh(
     to |= continued(alert, finding, key[1], now=now, is_new=has_new_culprit)
     if not to:
         return None
-    as_read = {"resolved_at": None, "last_seen_at": alert.last_seen_at}
-    old_rule = alert.rule
+    as_read = {name: getattr(alert, name) for name in COMPARED}
+    old_rule, owner = alert.rule, alert.acknowledged_by
     if not change(alert, if_still=as_read, to=to | {"last_seen_at": now}):
         return False
     nodes = nodes_text(finding)
@@ -465,7 +481,15 @@ def refresh(
         Kind.LEARNED: (gone, nodes),
     }
     news = [(kind, text) for kind, (is_so, text) in texts.items() if is_so][:1]
-    news += [(kind, t) for kind, t in ((Kind.WORSENED, came), (Kind.LEARNED, left)) if t]
+    news += [
+        (kind, text)
+        for kind, text in (
+            (Kind.WORSENED, came),
+            (Kind.LEARNED, left),
+            (Kind.UNACKNOWLEDGED, withdrawn_text(alert, owner)),
+        )
+        if text
+    ]
     if is_back:
         news.insert(0, (Kind.REFIRED, f"{summary(finding)}; firing {alert.n_firings}"))
     for kind, text in news:

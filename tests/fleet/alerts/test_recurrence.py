@@ -8,7 +8,7 @@ import pytest
 
 from fleet.alerts import acknowledge, reconcile
 from fleet.alerts.reconcile import damp
-from fleet.models import Alert, Node
+from fleet.models import Alert, Delivery, Node, Receiver, Route
 from telemetry.detect import RULES
 from telemetry.detect.findings import Finding
 from telemetry.detect.shares import LAYOUT
@@ -43,6 +43,36 @@ def test_its_owner_stays_the_same(evaluate: Evaluate, finding: Finding) -> None:
     [again] = evaluate(60, finding)
 
     assert again.acknowledged_by == "alice"
+
+
+@pytest.mark.parametrize("is_resolved_between", [False, True])
+def test_a_warning_that_becomes_a_page_is_acknowledged_no_longer(
+    evaluate: Evaluate, finding: Finding, *, is_resolved_between: bool
+) -> None:
+    """The timeline says who acknowledged the warning; on-call is told of the page, once."""
+    hook = Receiver.objects.create(
+        name="hook", kind="webhook", target="http://127.0.0.1:1/", created_at=NOON
+    )
+    Route.objects.create(name="all", is_default=True).receivers.add(hook)
+    [alert] = evaluate(0, replace(finding, severity="warn"))
+    assert acknowledge(alert, by="alice", comment="", now=NOON)
+    Delivery.objects.update(state=Delivery.State.SENT)
+    if is_resolved_between:
+        evaluate(10)
+        Delivery.objects.update(state=Delivery.State.SENT)
+    n_sent = Delivery.objects.count()
+
+    [paged] = evaluate(20, finding)
+    evaluate(30, finding)
+
+    paged.refresh_from_db()
+    assert (paged.pk, paged.get_severity_display()) == (alert.pk, "page")
+    assert (paged.state, paged.acknowledged_by) == ("firing", "")
+    entry = paged.events.get(kind="unacknowledged")
+    assert entry.text == "acknowledged by alice as a warning; it pages now"
+    assert kinds(paged).index("acknowledged") < kinds(paged).index("unacknowledged")
+    assert [each.kind for each in hook.deliveries.order_by("pk")[n_sent:]] == ["firing"]
+    assert acknowledge(paged, by="bob", comment="", now=NOON + timedelta(minutes=1))
 
 
 def test_back_within_the_hour_it_is_a_new_row_that_knows_the_earlier(
