@@ -275,6 +275,7 @@ class Player:
         self.refused: dict[str, str] = {}
         self.step_lines: dict[int, list[bytes]] = {i: [] for i in ALL}
         self.hardware_lines: dict[int, list[bytes]] = {i: [] for i in ALL}
+        self.sent_s: dict[tuple[int, int], float] = {}
         self._shown: dict[int, str] = {}
         self._begin()
 
@@ -366,12 +367,15 @@ class Player:
                     for slot in slots:
                         who = self._worker(k, start, slot)
                         self._add(start, slot, who | self._step(i, start, slot, step_s[slot]))
-            for slot in slots if start.from_s <= s < start.until_s else ():
-                who = self._worker(k, start, slot)
-                if (s + 3 * slot) % BEATS_EVERY_S == 0 and not stopped_s <= s < on_s:
+                        self.sent_s[k, slot] = s
+            is_heard = start.from_s <= s < start.until_s and not stopped_s <= s < on_s
+            for slot in slots if is_heard else ():
+                # As the package: of a process that reported nothing for so long.
+                if s - self.sent_s.get((k, slot), -FOREVER) >= BEATS_EVERY_S:
                     at = self.clock.now_s + self.life.skew_s(slot, s)
                     doing = {"at": at, "activity": "step", "activity_s": 1.0}
-                    self._add(start, slot, who | {"kind": "beat", **doing})
+                    self._add(start, slot, self._worker(k, start, slot) | {"kind": "beat"} | doing)
+                    self.sent_s[k, slot] = s
             if start.ends and s == start.until_s:
                 for slot in slots:
                     self._add(start, slot, self._worker(k, start, slot) | {"kind": "end"})
@@ -409,7 +413,7 @@ class Player:
                 outcome = self.steps_in.deliver(self.hot, lines, **self._sent(slot, s))
                 self._note_refused(slot, outcome)
 
-    def _sent(self, slot: int, s: int) -> dict[str, float]:
+    def _sent(self, slot: int, s: int) -> dict[str, Any]:
         now_s = self.clock.now_s
         sent_s = now_s + 0.005 + self.life.skew_s(slot, s)
         return {"arrived_s": now_s + 0.01, "sent_s": sent_s, "up_s": 50_000.0 + s}

@@ -38,6 +38,7 @@ from fleet.alerts.snapshots import (
 from fleet.models import Alert, Node, Run
 from fleet.runs.retirement import retire_stopped
 from fleet.runs.state import (
+    OTHER_JOB,
     PAUSE_S,
     WAIT_AFTER_PAUSE_S,
     MissingReadings,
@@ -441,9 +442,11 @@ def with_refused(hot: HotStore, findings: list[Finding], *, now_s: float) -> lis
         for finding in findings
     ]
     refused = read_refused(hot, chain.from_iterable(about), now_s=now_s)
-    if not refused:
+    # Those of another job with the run's name are not missing.
+    texts = {of: str(each) for of, each in refused.items() if OTHER_JOB not in each.reason}
+    if not texts:
         return findings
-    told = [next((str(refused[s]) for s in each if s in refused), "") for each in about]
+    told = [next((texts[of] for of in each if of in texts), "") for each in about]
     return [
         _of_refused(hot, each, text, now_s=now_s) if text else each
         for each, text in zip(findings, told, strict=True)

@@ -305,10 +305,10 @@ def _refire(alert: Alert, finding: Finding, key: Subject, *, now: datetime) -> b
     return is_ours
 
 
-def with_severity(alert: Alert, severity: int) -> dict[str, Any]:
+def with_severity(alert: Alert, severity: Alert.Severity) -> dict[str, Any]:
     """Return the fields of an alert with a severity: who took a warning has not taken a page."""
     withdrawn = {"acknowledged_at": None, "acknowledged_by": ""}
-    return {"severity": severity} | (withdrawn if severity < alert.severity else {})
+    return {"severity": severity} | (withdrawn if alert.severity > severity else {})
 
 
 def withdrawn_text(alert: Alert, owner: str) -> str:

@@ -223,10 +223,11 @@ def _newest_start(run: str, session: str, newest: int) -> int:
 class SessionResolver:
     """Numbers the starts of a job, also those within what its launcher calls one session.
 
-    Every process has a random id (``boot``). A worker's next process begins the next start. A
-    process belongs to the start in which it ends its first step, and to the newest until then:
-    workers come back one by one, and some more than once. The numbers are in Redis, so all web
-    processes agree; what is known here is looked up there again every ``REFRESH_S``.
+    Every process has a random id (``boot``). The next process of a worker, or of a rank, begins
+    the next start. A process belongs to the start in which it ends its first step, and to the
+    newest until then: workers come back one by one, and some more than once. The numbers are in
+    Redis, so all web processes agree; what is known here is looked up there again every
+    ``REFRESH_S``.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
@@ -248,6 +249,22 @@ class SessionResolver:
         return _start_name(report.session, start)
 
 
+def _has_place(hot: HotStore, report: WorkerLine, start: int) -> bool:
+    """Whether no other process has its name in a start, nor its rank, whatever its node.
+
+    Of a single worker the rank may be unknown.
+    """
+    key, taken = starts_key(report.run), f"taken:{report.session}:{start}:"
+    ranks = (
+        [f"rank {report.rank}"] if report.rank is not None and (report.n_workers or 0) > 1 else []
+    )
+    return all(
+        hot.execute("HSETNX", key, taken + name, report.boot)
+        or hot.execute("HGET", key, taken + name) == str(report.boot).encode()
+        for name in [*ranks, report.worker]
+    )
+
+
 def _join(hot: HotStore, report: WorkerLine, known: int) -> tuple[int, bool]:
     """Return the start of a worker's process, and whether it has made a step in it.
 
@@ -262,10 +279,7 @@ def _join(hot: HotStore, report: WorkerLine, known: int) -> tuple[int, bool]:
         return before, True
     newest = int(last or 0)
     start = known or (newest if before else _newest_start(report.run, session, newest))
-    taken = f"taken:{session}:{{}}:{worker}"
-    while not hot.execute("HSETNX", key, taken.format(start), report.boot):
-        if hot.execute("HGET", key, taken.format(start)) == str(report.boot).encode():
-            break
+    while not _has_place(hot, report, start):
         if before:
             # The worker has another process by now.
             start = before

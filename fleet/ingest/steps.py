@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 from django.conf import settings
 
+from fleet.ingest.jobs import JobGuard, OtherJobError
 from fleet.ingest.rows import store_labels
 from fleet.ingest.runs import (
     MAX_KNOWN,
@@ -127,8 +128,15 @@ class StepIngestResult(Refusals):
     trace_s: float = 0.0
     # Whether a run is new and its facts are unknown.
     wants_run: bool = False
+    # Lines that are not kept: whether their job is another one is not known yet.
+    n_waiting: int = 0
     # Runs that refused lines name, how many, and why.
     refused_of_runs: list[tuple[str, int, str]] = field(default_factory=list)
+
+    def refuse_line(self, number: int, line: bytes, error: RefusedError) -> None:
+        self.refuse(error.at(number))
+        if (named := RUN_IN_LINE.search(line)) is not None:
+            self.refused_of_runs.append((named[1].decode(), 1, str(error)))
 
     def response(self) -> dict[str, Any]:
         requested = {"trace_s": math.ceil(self.trace_s)} if self.trace_s > 0 else {}
@@ -150,6 +158,7 @@ class StepIngest:
         self._runs: dict[str, tuple[float, Run]] = {}
         self._tied: dict[tuple[str, str, str], float] = {}
         self._starts = SessionResolver(monotonic)
+        self._jobs = JobGuard()
         self._clocks: dict[str, ClockOffset] = {}
         self._kept_clocks: dict[str, str] = {}
 
@@ -169,22 +178,20 @@ class StepIngest:
         Nothing is half kept: a call that fails may be made again.
         """
         outcome, taken = StepIngestResult(), []
-        for number, line in enumerate(lines, first_line):
-            if line.strip():
-                try:
-                    report = read_step_line(line)
-                    if isinstance(report, WorkerLine):
-                        report.session = self._starts.session_of(hot, report)
-                    elif report.at is not None and sent_s is not None:
-                        # By its own clock, as the moment of sending.
-                        report.at += arrived_s - sent_s
-                    outcome.wants_run |= self._admit(hot, report, arrived_s)
-                except RefusedError as error:
-                    outcome.refuse(error.at(number))
-                    if (named := RUN_IN_LINE.search(line)) is not None:
-                        outcome.refused_of_runs.append((named[1].decode(), 1, str(error)))
-                else:
-                    taken.append(report)
+        # A sender's own clock, as of the moment of sending.
+        delay_s = 0.0 if sent_s is None else arrived_s - sent_s
+        numbered = [(n, line) for n, line in enumerate(lines, first_line) if line.strip()]
+        for number, line, report in self._read(
+            hot, numbered, outcome, now_s=arrived_s, delay_s=delay_s
+        ):
+            try:
+                if isinstance(report, RunLine) and report.at is not None:
+                    report.at += delay_s
+                outcome.wants_run |= self._admit(hot, report, arrived_s)
+            except RefusedError as error:
+                outcome.refuse_line(number, line, error)
+            else:
+                taken.append(report)
         for report in taken:
             # After the reports of workers, which create their nodes.
             if isinstance(report, RunLine) and report.node and report.node_labels:
@@ -193,7 +200,49 @@ class StepIngest:
             hot, taken, arrived_s=arrived_s, sent_s=sent_s, up_s=up_s
         )
         self._keep(hot, taken, outcome, now_s=arrived_s, offset_s=offset_s)
+        outcome.n_accepted += outcome.n_waiting
         return outcome
+
+    def _read(
+        self,
+        hot: HotStore,
+        lines: Sequence[tuple[int, bytes]],
+        outcome: StepIngestResult,
+        *,
+        now_s: float,
+        delay_s: float,
+    ) -> list[tuple[int, bytes, StepReport]]:
+        """Read lines; leave out those of a job that has, or may have, another one's name."""
+        read: list[tuple[int, bytes, StepReport]] = []
+        others: dict[str, OtherJobError | None] = {}
+        for number, line in lines:
+            try:
+                report = read_step_line(line)
+                if isinstance(report, WorkerLine):
+                    session, report.session = report.session, self._starts.session_of(hot, report)
+                    if not self._jobs.admits(hot, report, session, now_s=now_s, delay_s=delay_s):
+                        others.setdefault(report.run, None)
+                        outcome.n_waiting += 1
+                        continue
+            except RefusedError as error:
+                outcome.refuse_line(number, line, error)
+                if isinstance(error, OtherJobError):
+                    others[error.run] = error
+            else:
+                read.append((number, line, report))
+        if not others:
+            return read
+        # The facts of a job come with what its workers say.
+        kept = []
+        for number, line, report in read:
+            if not (isinstance(report, RunLine) and report.run in others):
+                kept.append((number, line, report))
+            elif (of_other := others[report.run]) is not None:
+                outcome.refuse_line(number, line, of_other)
+            else:
+                outcome.n_waiting += 1
+                outcome.wants_run = True
+        return kept
 
     def _admit(self, hot: HotStore, report: StepReport, now_s: float) -> bool:
         """Create or update the rows of run and node; refuses what is not allowed.

@@ -15,6 +15,8 @@ from telemetry.units import DAY_S
 KEEP_S = 7 * DAY_S
 # Sorted sets: runs and nodes by their last report, runs by their newest step.
 LAST_REPORT, NODES, LAST = "steps-in:heard", "steps-in:nodes", "steps-in:last"
+# Why reports of a job are refused while another one of the same name makes steps.
+OTHER_JOB = "is also the name of another job"
 # A hash with the clock of each node whose workers report.
 CLOCKS = "steps-in:clocks"
 
