@@ -5,6 +5,8 @@ import re
 import subprocess
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+from typing import Any
 
 from bench.installation import installation
 from bench.table import collect_json, print_json
@@ -143,7 +145,11 @@ def main(arguments: list[str]) -> int:
         )
     if given.json:
         print_json(name, figures)
-    # Lives say what is wrong.
+    return exit_code(figures)
+
+
+def exit_code(figures: Mapping[str, Any] | None) -> int:
+    """Return 1 where a benchmark that judges what it played says that something is wrong."""
     return int(bool((figures or {}).get("n_wrong")))
 
 

@@ -18,6 +18,7 @@ from django.conf import settings
 from django.core.management import call_command
 from redis import Redis
 
+from bench.installation import ROOT
 from bench.table import print_table
 from fleet.alerts.evaluate import WATCHES
 from fleet.alerts.watchers import watch_runs
@@ -52,11 +53,8 @@ RUN = RunSpec(
 ABOUT = {"model": RUN.model, "tp": RUN.tp, "seq_len": RUN.seq_len, "global_batch": 128}
 # What the slow core may be called: waiting cores are busy, and hooks alone see no node.
 SLOW = ("slow_compute", "slow_core", "throttle", "hbm_slow", "unknown")
-EXECUTION_ERRORS = ("generic", "numerical", "transient", "model", "runtime", "hardware")
-EXECUTION_FAILURES = (
-    *("completed_with_err", "completed_with_num_err", "timed_out"),
-    *("incorrect_input", "failed_to_queue"),
-)
+SAMPLE = ROOT / "tests/telemetry/ingest/data/trn1.32xlarge.ndjson"
+NOTHING = np.zeros(1)
 EFA = {
     "tx_bytes": "efa_tx_bytes_per_s",
     "rx_bytes": "efa_rx_bytes_per_s",
@@ -307,7 +305,7 @@ class Player:
             ended_s = first_s + np.cumsum(np.nansum([*parts.values()], axis=0).max(axis=1))
         stopped_s, on_s = self.life.pauses
         kept = (ended_s < stopped_s) | (ended_s >= on_s)
-        if (~kept).any():
+        if kept[-1] and not kept.all():
             # The step in progress goes on after it.
             [*_, last] = np.flatnonzero(~kept)
             parts["compute_s"][last + 1] += ended_s[last] - ended_s[kept.argmin() - 1]
@@ -471,84 +469,51 @@ class Player:
 def node_report(
     name: str, values: Mapping[str, FloatArray], period_s: int, *, busy: bool
 ) -> dict[str, Any]:
-    """Return what an agent reports of a node's values (n_parts,) of one tick."""
+    """Return what an agent reports of a node's values (n_parts,): a recorded report with these."""
 
-    def of(metric: str, part: int = 0, default: float = 0.0) -> float:
-        parts = values.get(metric)
-        value = math.nan if parts is None else float(parts[min(part, len(parts) - 1)])
-        return value if math.isfinite(value) else default
+    def of(metric: str, part: int = 0) -> float:
+        parts = values.get(metric, NOTHING)
+        value = float(parts[min(part, len(parts) - 1)])
+        return value if math.isfinite(value) else 0.0
 
-    def group(**content: object) -> dict[str, object]:
-        return {"period": float(period_s), "error": "", **content}
-
-    cores = range(DEVICES * CORES)
-    used = {
-        str(c): {"neuroncore_utilization": min(100.0, 100 * of("core_utilization_ratio", c))}
-        | {"flops": int(of("core_flops_per_s", c))}
-        for c in cores
-    }
-    memory = {
-        str(c): {"tensors": int(of("device_memory_used_bytes", c // CORES) / CORES)} for c in cores
-    }
-    done = round(period_s * of("executions_completed_per_s", 0, 10))
-    latency = {f"p{p}": of(f"execution_latency_p{p}_s") for p in (50, 99, 100)}
-    process = {
-        "neuroncore_counters": group(neuroncores_in_use=used),
-        "execution_stats": group(
-            error_summary=dict.fromkeys(EXECUTION_ERRORS, 0),
-            execution_summary=dict.fromkeys(EXECUTION_FAILURES, 0) | {"completed": done},
-            latency_stats={"total_latency": latency},
-        ),
-        "memory_used": group(
-            neuron_runtime_used_bytes={
-                "host": int(6e8),
-                "neuron_device": sum(each["tensors"] for each in memory.values()),
-                "usage_breakdown": {"neuroncore_memory_usage": memory},
-            }
-        ),
-    }
-    errors = [
-        f"{memory}_ecc_{kind}"
-        for memory in ("mem", "sram")
-        for kind in ("corrected", "uncorrected")
-    ]
-    counters = [
-        {"neuron_device_index": d} | {error: int(of(error, d)) for error in errors}
-        for d in range(DEVICES)
-    ]
+    report = json.loads(SAMPLE.read_bytes().splitlines()[0])
+    report["neuron_runtime_data"] = report["neuron_runtime_data"][:1] * busy
+    for process in report["neuron_runtime_data"]:
+        counters, executions, memory = (
+            process["report"][group]
+            for group in ("neuroncore_counters", "execution_stats", "memory_used")
+        )
+        cores = counters["neuroncores_in_use"] = {str(c): {} for c in range(DEVICES * CORES)}
+        held = memory["neuron_runtime_used_bytes"]["usage_breakdown"]["neuroncore_memory_usage"]
+        for c, core in cores.items():
+            percent = min(100.0, 100 * of("core_utilization_ratio", int(c)))
+            core |= {"neuroncore_utilization": percent}
+            core |= {"flops": int(of("core_flops_per_s", int(c)))}
+            used = of("device_memory_used_bytes", int(c) // CORES) / CORES
+            held[c] = held["0"] | {"tensors": int(used)}
+        done = period_s * (of("executions_completed_per_s") or 10.0)
+        executions["execution_summary"]["completed"] = round(done)
+        latencies = {f"p{p}": of(f"execution_latency_p{p}_s") for p in (50, 99, 100)}
+        executions["latency_stats"]["total_latency"] = latencies
+        for group in process["report"].values():
+            if isinstance(group, dict):
+                group["period"] = float(period_s)
+    system = report["system_data"]
+    for d, device in enumerate(system["neuron_hw_counters"]["neuron_devices"]):
+        device |= {counter: int(of(counter, d)) for counter in device if "ecc" in counter}
     user = 100 * of("vcpu_usage_ratio") if busy else 1.0
+    system["vcpu_usage"]["average_usage"] |= {"user": user, "idle": 100.0 - user}
+    report["instance_info"] |= {"instance_id": f"i-{name}", "instance_name": name}
     links = [
-        {
-            "device": f"rdmap{i}",
-            "index": i,
-            "port": 1,
+        {"device": f"rdmap{i}", "index": i, "port": 1}
+        | {
             "increase": {
                 of_efa: int(busy * period_s * of(metric, i)) for of_efa, metric in EFA.items()
-            },
+            }
         }
         for i in range(EFAS)
     ]
-    return {
-        "efa": {"period": float(period_s), "devices": links},
-        "report": {
-            "neuron_runtime_data": [
-                {"pid": 7, "neuron_runtime_tag": "7", "error": "", "report": process}
-            ]
-            * busy,
-            "system_data": {
-                "neuron_hw_counters": group(neuron_devices=counters),
-                "vcpu_usage": group(average_usage={"user": user, "idle": 50.0}),
-                "memory_info": group(
-                    memory_total_bytes=int(5.5e11), memory_used_bytes=of("host_memory_used_bytes")
-                ),
-            },
-            "instance_info": {"instance_id": f"i-{name}", "instance_type": RUN.instance},
-            "neuron_hardware_info": {
-                "neuron_device_count": DEVICES,
-                "neuroncore_per_device_count": CORES,
-            },
-        },
-    }
+    return {"efa": {"period": float(period_s), "devices": links}, "report": report}
 
 
 def measure(env: Mapping[str, str], *, life: str = "", tier: str = "") -> dict[str, Any]:

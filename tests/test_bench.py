@@ -3,21 +3,26 @@
 import importlib
 import inspect
 import json
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from redis import Redis
 
 from bench import __main__ as command
-from bench import fleet, table
+from bench import fleet, lives, table
 from bench.cost import COMMITTED, REST, SIZES, STAGES, WATCH, Stages
 from bench.detection import append_cache, read_cache, state_of_code, without_prose
 from bench.installation import ROOT
+from fleet.models import Run
 from telemetry.simulate.plan import Plan
 from telemetry.simulate.shard import play, start_clock
+from telemetry.store.hot import HotStore
 from telemetry.store.reading import Reader
-from tests.helpers import NOON_S
+from tests.helpers import NOON_S, Clock
 
 
 @pytest.mark.parametrize("name", command.CHOICES)
@@ -65,6 +70,31 @@ def test_a_fleet_is_divided_over_runs_that_can_be_played(
     for spec in specs[:: max(1, runs - 1)]:
         plan = Plan(run=spec, seed=1, epoch_s=NOON_S)
         assert play(plan, plan.shards[0], start_clock(plan), NOON_S + 1).span.nodes
+
+
+@pytest.mark.django_db
+def test_a_life_says_what_fired_and_what_is_wrong(redis: Redis) -> None:
+    """Two jobs with one name: the second is refused. One that stops: its alert was not allowed."""
+    one_name, stopped = (
+        replace(lives.LIVES[name], agents=False, tier="hooks_only", allows=())
+        for name in ("one_name", "stopped")
+    )
+    clock = Clock(float(NOON_S))
+    starts = [replace(start, from_s=start.from_s // 2) for start in one_name.starts]
+    hot, played = HotStore(redis, now=clock), []
+    for life in (replace(one_name, starts=starts), replace(stopped, pauses=(120, 160))):
+        redis.flushdb()
+        Run.objects.all().delete()
+        clock.now_s += lives.KEEP_S
+        player = lives.Player(life, hot, clock, until_s=190).play()
+        played.append((player.wrong()[0], set(player.refused)))
+
+    assert played[0] == ([], {f"trn-0{i}" for i in range(4, 8)})
+    [[wrong], refused] = played[1]
+    assert re.fullmatch(r"false warn: workers_ended after 1\d\d s", wrong)
+    assert not refused
+    codes = [command.exit_code(figures) for figures in (None, {"n_wrong": 0}, {"n_wrong": 2})]
+    assert codes == [0, 0, 1]
 
 
 def test_the_cost_of_a_stage_leaves_out_what_others_in_it_take() -> None:
