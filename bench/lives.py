@@ -38,6 +38,7 @@ N, DEVICES, CORES, EFAS = 8, 16, 2, 8  # nodes; of a trn1.32xlarge
 ALL = tuple(range(N))
 FAULT_S, FAULT_SLOT, UNTIL_S, NAMED_WITHIN_S = 720, 2, 840, 60
 AGENT_SENDS_EVERY_S, BEATS_EVERY_S, WATCHED_EVERY_S, KEEP_S = 5, 10, 2, 900
+BACK_EVERY_S = 4  # senders that retry return within half a minute
 SEED = 5
 FOREVER = math.inf
 RUN = RunSpec(
@@ -96,7 +97,8 @@ class Life:
     """A habit or an accident. ``allows`` are alerts it may raise, as "cause severity".
 
     ``heard`` are the spans in which each node's agent runs; ``pauses`` are those in which jobs
-    stand still, ``away`` those in which trnwatch does.
+    stand still, ``away`` those in which trnwatch does;
+    while ``cut_off``, nothing arrives, and then one sender after the other is back.
     """
 
     text: str
@@ -108,6 +110,7 @@ class Life:
     agents: bool = True
     every_s: int = 1
     away: tuple[float, float] = (FOREVER, FOREVER)
+    cut_off: tuple[float, float] = (FOREVER, FOREVER)
     pauses: tuple[float, float] = (FOREVER, FOREVER)
     emptied_s: float = FOREVER
     replaced: tuple[int, float] = (-1, FOREVER)
@@ -202,6 +205,11 @@ LIVES = {
     ),
     "watcher_restart": Life("watchers stop for a minute", away=(400, 460)),
     "outage": Life("trnwatch is away for three minutes", away=(300, 480)),
+    "cut_off": Life(
+        "no report arrives for two minutes",
+        cut_off=(300, 420),
+        allows=("node_silent warn", *ENDED),
+    ),
     "emptied": Life("Redis loses everything", emptied_s=400),
     "two_jobs": Life(
         "one job after the other", (Start(until_s=300, ends=True), Start(350, run="second"))
@@ -231,6 +239,9 @@ LIVES = {
     "profiler": replace(HOOKS, text="profiles each 50th step", habit=profiles),
     "hooks_stopped": replace(
         HOOKS, text="SIGSTOP for two minutes", pauses=(300, 420), allows=("hang page", *ENDED)
+    ),
+    "hooks_cut_off": replace(
+        HOOKS, text="no report arrives for two minutes", cut_off=(300, 420), allows=ENDED
     ),
     "hooks_clocks": replace(
         HOOKS,
@@ -331,8 +342,7 @@ class Player:
             if life.away[0] <= s < life.away[1]:
                 continue
             self._send_hardware(s)
-            if s % life.every_s == 0:
-                self._send_steps(s)
+            self._send_steps(s)
             if s % WATCHED_EVERY_S == 0:
                 at = datetime.fromtimestamp(now_s + 0.5, UTC)
                 update_reported_runs(hot, now=at)
@@ -406,10 +416,14 @@ class Player:
 
     def _send_steps(self, s: int) -> None:
         for slot, lines in self.step_lines.items():
-            if lines:
+            if lines and s % self.life.every_s == 0 and not self._is_cut_off(slot, s):
                 self.step_lines[slot] = []
                 outcome = self.steps_in.deliver(self.hot, lines, **self._sent(slot, s))
                 self._note_refused(slot, outcome)
+
+    def _is_cut_off(self, slot: int, s: int) -> bool:
+        cut_s, back_s = self.life.cut_off
+        return cut_s <= s < back_s + BACK_EVERY_S * slot
 
     def _sent(self, slot: int, s: int) -> dict[str, Any]:
         now_s = self.clock.now_s
@@ -437,7 +451,8 @@ class Player:
     def _send_hardware(self, s: int) -> None:
         batches = []
         for slot, lines in self.hardware_lines.items():
-            if lines and (s + slot) % AGENT_SENDS_EVERY_S == 0:
+            is_due = (s + slot) % AGENT_SENDS_EVERY_S == 0 and not self._is_cut_off(slot, s)
+            if lines and is_due:
                 self.hardware_lines[slot] = []
                 batch = self.nodes_in.deliver(lines, node=self.names[slot], **self._sent(slot, s))
                 self._note_refused(slot, batch)
