@@ -205,10 +205,9 @@ LIVES = {
     ),
     "watcher_restart": Life("watchers stop for a minute", away=(400, 460)),
     "outage": Life("trnwatch is away for three minutes", away=(300, 480)),
+    # That nothing is heard pages: the rule monitoring_blind.
     "cut_off": Life(
-        "no report arrives for two minutes",
-        cut_off=(300, 420),
-        allows=("node_silent warn", *ENDED),
+        "no report arrives for two minutes", cut_off=(300, 420), allows=("unknown page", *ENDED)
     ),
     "emptied": Life("Redis loses everything", emptied_s=400),
     "two_jobs": Life(
@@ -498,7 +497,8 @@ def node_report(
             process["report"][group]
             for group in ("neuroncore_counters", "execution_stats", "memory_used")
         )
-        cores = counters["neuroncores_in_use"] = {str(c): {} for c in range(DEVICES * CORES)}
+        cores: dict[str, dict[str, float]] = {str(c): {} for c in range(DEVICES * CORES)}
+        counters["neuroncores_in_use"] = cores
         held = memory["neuron_runtime_used_bytes"]["usage_breakdown"]["neuroncore_memory_usage"]
         for c, core in cores.items():
             percent = min(100.0, 100 * of("core_utilization_ratio", int(c)))

@@ -6,13 +6,14 @@ processes agree.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import msgspec
 
 from fleet.ingest.runs import MAX_KNOWN
 from fleet.models import Node, Run
-from fleet.runs.state import OTHER_JOB, members_of, sessions_key, workers_key
+from fleet.runs.state import OTHER_JOB, sessions_key, state_of, workers_key
 from telemetry.ingest.lines import RefusedError
 from telemetry.ingest.step_reports import EndLine, StepLine, WorkerLine
 from telemetry.store.connection import pairs
@@ -43,7 +44,7 @@ class OtherJobError(RefusedError):
 
 
 class Claim(msgspec.Struct, array_like=True, gc=False, frozen=True):
-    """A process that has a rank: since when, when last heard, and its last step and its end."""
+    """A process that has a rank: since when, when it was last heard, and its newest step."""
 
     worker: str
     node: str
@@ -149,12 +150,23 @@ def forget_member(hot: HotStore, report: WorkerLine) -> None:
     key = workers_key(report.run, report.session)
     if not hot.execute("HDEL", key, report.worker):
         return
-    Node.objects.filter(name=report.runs_on, run__name=report.run).update(run=None)
-    if members := members_of(hot, report.run, report.session):
-        n_workers = max(len(members), *(member.n_workers for member in members.values()))
-        Run.objects.filter(name=report.run).update(n_workers=n_workers)
-    else:
+    if not hot.execute("EXISTS", key):
         hot.execute("ZREM", sessions_key(report.run), report.session)
+    if (state := state_of(hot, report.run)) is None:
+        return
+    if all(member.node != report.runs_on for member in state.members.values()):
+        Node.objects.filter(name=report.runs_on, run__name=report.run).update(run=None)
+    of_start = Run.objects.filter(name=report.run, session=state.session)
+    of_start.update(n_workers=state.n_workers)
+
+
+def continued(before: Claim, now: Claim, rivals: Iterable[Claim]) -> Claim:
+    """Return a claim of now with what is known of it; other web processes may know more steps."""
+    if before.stepped_s > now.stepped_s:
+        steps = {name: getattr(before, name) for name in ("step", "stepped_s", "step_s")}
+        now = msgspec.structs.replace(now, **steps)
+    is_anew = any(each.stepped_s > before.heard_s + SILENT_S for each in rivals)
+    return now if is_anew else msgspec.structs.replace(now, first_s=before.first_s)
 
 
 def compare(hot: HotStore, run: str, rank: int, name: str, mine: Claim) -> tuple[str, bool]:
@@ -166,17 +178,22 @@ def compare(hot: HotStore, run: str, rank: int, name: str, mine: Claim) -> tuple
     }
     before = claims.pop(name, None)
     gone = [each for each, claim in claims.items() if now_s - claim.heard_s > ALIVE_S]
-    others = [
-        claim
+    rivals = {
+        each: claim
         for each, claim in claims.items()
         # Processes of a node that do not know their rank have names of their own.
         if (claim.node != mine.node or claim.worker == mine.worker)
         and not (claim.is_refused or each in gone)
-    ]
+    }
     was_refused = before is not None and before.is_refused
-    if before and not any(each.stepped_s > before.heard_s + SILENT_S for each in others):
-        mine = msgspec.structs.replace(mine, first_s=before.first_s)
-    older = [each for each in others if was_refused or each.first_s < mine.first_s]
+    if before is not None:
+        mine = continued(before, mine, rivals.values())
+    # Of two that came at once, one by its name.
+    older = [
+        claim
+        for each, claim in rivals.items()
+        if was_refused or (claim.first_s, each) < (mine.first_s, name)
+    ]
     rival = next((each for each in older if was_refused or each.outlives(mine)), None)
     reason = ""
     if rival is not None:
@@ -194,7 +211,7 @@ def compare(hot: HotStore, run: str, rank: int, name: str, mine: Claim) -> tuple
         ("EXPIRE", key, KEEP_S),
         *(("HDEL", key, each) for each in gone),
     ]
-    if rival is not None and all(each.job != mine.job for each in others):
+    if rival is not None and all(each.job != mine.job for each in rivals.values()):
         packed = msgspec.msgpack.encode((now_s + MARKED_S, reason))
         commands += [("HSET", marks, mine.job, packed), ("EXPIRE", marks, KEEP_S)]
     hot.execute_all(commands)

@@ -42,7 +42,7 @@ def send(deliver: Deliver) -> Send:
     ) -> StepIngestResult:
         outcome = StepIngestResult()
         for rank, node in enumerate(nodes):
-            who = {"session": session, "boot": f"{node}-{boot}", "rank": rank}
+            who: dict[str, Any] = {"session": session, "boot": f"{node}-{boot}", "rank": rank}
             who |= {"n_workers": n_workers or len(nodes)} | shown
             about = ABOUT | {"n_nodes": len(nodes)}
             lines = [line("run", session=session, **about)] * (is_new and rank == 0)
