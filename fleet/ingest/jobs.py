@@ -26,7 +26,7 @@ MARGIN_S = 5.0
 # Heartbeats of a process that may be of another job are not kept while the earlier one was heard
 # so recently, for so long: it takes a step of the earlier one to know.
 HEARD_S, WAITS_S = 30.0, 60.0
-# A process that was silent for so long, while another one made steps, begins anew; one that is
+# A process that was silent for so long, while another one made steps, begins again; one that is
 # silent for longer has no claim.
 SILENT_S, ALIVE_S = 120.0, 300.0
 # The other ranks of a refused job are refused for so long after one was compared.
@@ -165,8 +165,8 @@ def continued(before: Claim, now: Claim, rivals: Iterable[Claim]) -> Claim:
     if before.stepped_s > now.stepped_s:
         steps = {name: getattr(before, name) for name in ("step", "stepped_s", "step_s")}
         now = msgspec.structs.replace(now, **steps)
-    is_anew = any(each.stepped_s > before.heard_s + SILENT_S for each in rivals)
-    return now if is_anew else msgspec.structs.replace(now, first_s=before.first_s)
+    begins_again = any(each.stepped_s > before.heard_s + SILENT_S for each in rivals)
+    return now if begins_again else msgspec.structs.replace(now, first_s=before.first_s)
 
 
 def compare(hot: HotStore, run: str, rank: int, name: str, mine: Claim) -> tuple[str, bool]:

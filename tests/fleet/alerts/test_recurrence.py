@@ -49,7 +49,7 @@ def test_its_owner_stays_the_same(evaluate: Evaluate, finding: Finding) -> None:
 def test_a_warning_that_becomes_a_page_is_acknowledged_no_longer(
     evaluate: Evaluate, finding: Finding, *, is_resolved_between: bool
 ) -> None:
-    """The timeline says who acknowledged the warning; on-call is told of the page, once."""
+    """The timeline says who acknowledged the warning; on-call is notified of the page, once."""
     hook = Receiver.objects.create(
         name="hook", kind="webhook", target="http://127.0.0.1:1/", created_at=NOON
     )
