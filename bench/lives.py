@@ -104,7 +104,6 @@ class Life:
     text: str
     starts: Sequence[Start] = (Start(),)
     heard: Mapping[int, Sequence[tuple[float, float]]] = field(default_factory=dict)
-    announced: frozenset[int] = frozenset()
     skew_s: Callable[[int, float], float] = lambda slot, at_s: 0.0
     hooks: Sequence[int] = ALL
     agents: bool = True
@@ -118,7 +117,6 @@ class Life:
     allows: Sequence[str] = ()
     tier: str = "agent_collectives"
     refuses: bool = False
-    names_fault: bool = True
 
 
 ENDED = ("workers_ended warn",)
@@ -466,7 +464,7 @@ class Player:
         for at_s, what, node in self.fired:
             cause, severity = what.split()
             is_fault = at_s > FAULT_S and cause in SLOW and node in {culprit, ""}
-            if is_fault and named_s is None and (node == culprit or not self.life.names_fault):
+            if is_fault and named_s is None and node == culprit:
                 named_s = at_s - FAULT_S
             if not is_fault and what not in self.life.allows:
                 place = f" at {node}" if node else ""
