@@ -234,14 +234,14 @@ class SessionResolver:
         self._monotonic = monotonic
         self._known: dict[tuple[str, str, str, str], tuple[float, int]] = {}
 
-    def session_of(self, hot: HotStore, report: WorkerLine) -> str:
+    def session_of(self, hot: HotStore, report: WorkerLine, *, now_s: float) -> str:
         if report.boot is None:
             return report.session
         key = (report.run, report.session, report.worker, report.boot)
         at_s, known = self._known.get(key, (-math.inf, 0))
         if self._monotonic() - at_s < REFRESH_S:
             return _start_name(report.session, known)
-        start, trains = _join(hot, report, known)
+        start, trains = _join(hot, report, known, now_s=now_s)
         if trains:
             if len(self._known) > MAX_KNOWN:
                 self._known.clear()
@@ -249,23 +249,29 @@ class SessionResolver:
         return _start_name(report.session, start)
 
 
-def _has_place(hot: HotStore, report: WorkerLine, start: int) -> bool:
+def _has_place(hot: HotStore, report: WorkerLine, start: int, *, now_s: float) -> bool:
     """Whether no other process has its name in a start, nor its rank, whatever its node.
 
-    Of a single worker the rank may be unknown.
+    That of one that says to be the only worker may be unknown: others may be of its job. It has no
+    place where all of them have stopped.
     """
     key, taken = starts_key(report.run), f"taken:{report.session}:{start}:"
-    ranks = (
-        [f"rank {report.rank}"] if report.rank is not None and (report.n_workers or 0) > 1 else []
-    )
+    names, n_workers = [report.worker], report.n_workers or 0
+    if report.rank is not None and n_workers > 1:
+        names.append(f"rank {report.rank}")
+    elif report.rank is not None and n_workers == 1:
+        members = members_of(hot, report.run, _start_name(report.session, start))
+        others = [member for name, member in members.items() if name != report.worker]
+        if others and all(now_s - member.heard_s > REFRESH_S for member in others):
+            return False
     return all(
         hot.execute("HSETNX", key, taken + name, report.boot)
         or hot.execute("HGET", key, taken + name) == str(report.boot).encode()
-        for name in [*ranks, report.worker]
+        for name in reversed(names)
     )
 
 
-def _join(hot: HotStore, report: WorkerLine, known: int) -> tuple[int, bool]:
+def _join(hot: HotStore, report: WorkerLine, known: int, *, now_s: float) -> tuple[int, bool]:
     """Return the start of a worker's process, and whether it has made a step in it.
 
     ``known`` is what it was when Redis still knew it, 0 for none.
@@ -279,7 +285,7 @@ def _join(hot: HotStore, report: WorkerLine, known: int) -> tuple[int, bool]:
         return before, True
     newest = int(last or 0)
     start = known or (newest if before else _newest_start(report.run, session, newest))
-    while not _has_place(hot, report, start):
+    while not _has_place(hot, report, start, now_s=now_s):
         if before:
             # The worker has another process by now.
             start = before

@@ -219,7 +219,8 @@ class StepIngest:
             try:
                 report = read_step_line(line)
                 if isinstance(report, WorkerLine):
-                    session, report.session = report.session, self._starts.session_of(hot, report)
+                    session = report.session
+                    report.session = self._starts.session_of(hot, report, now_s=now_s)
                     if not self._jobs.admits(hot, report, session, now_s=now_s, delay_s=delay_s):
                         others.setdefault(report.run, None)
                         outcome.n_waiting += 1

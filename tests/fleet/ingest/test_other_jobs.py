@@ -151,6 +151,21 @@ def test_a_restart_is_never_refused(
     assert set(members_of(hot, "real", run.session)) == set(nodes)
 
 
+def test_a_single_worker_that_resumes_on_another_node_begins_a_start(
+    send: Send, follow: Follow, hot: HotStore, now_s: float
+) -> None:
+    """Its steps after the checkpoint count, and its first node is not missed."""
+    for s in range(100):
+        send(FIRST[:1], now_s + s, s)
+    for s in range(60):
+        assert not send(SECOND[:1], now_s + 200 + s, 60 + s, boot="2").n_refused
+    follow(now_s + 260)
+
+    run = Run.objects.get()
+    assert (run.session, run.n_workers, run.last_step) == ("auto-2", 1, 159)
+    assert set(members_of(hot, "real", run.session)) == {"trn-x"}
+
+
 def test_more_ranks_of_the_later_job_are_refused_too(send: Send, now_s: float) -> None:
     large = ("trn-v", "trn-w", "trn-x", "trn-y")
     for s in range(0, 120, 2):
