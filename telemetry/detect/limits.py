@@ -65,7 +65,10 @@ def limits_json(steps: Steps) -> dict[str, Any] | None:
 
 
 def limits_of(steps: Steps) -> Limits | None:
-    """Return what can be found in the steps of a run; None before its usual step is known."""
+    """Return what can be found in the steps of a run; None before its usual step is known.
+
+    None also where steps of a run that is as it was are as long as any: nothing is found then.
+    """
     plan = steps.plan
     if plan is None or plan.test is None:
         return None
@@ -74,9 +77,11 @@ def limits_of(steps: Steps) -> Limits | None:
         return None
     steps_per_value = max(1, math.ceil(LEAST_S / plan.usual_s))
     value_s = steps_per_value * plan.usual_s
-    least_values = math.ceil(values_until_found(math.log1p(MOST), seen))
+    least_values = values_until_found(math.log1p(MOST), seen)
+    if math.isinf(least_values):
+        return None
     # What is not found until it is part of the past is taken for wander of the level.
-    n_values = max(min(int(MINUTE_S / value_s), N_RECENT * CHUNK), least_values)
+    n_values = max(min(int(MINUTE_S / value_s), N_RECENT * CHUNK), math.ceil(least_values))
     found = smallest(seen, n_values, written=math.log1p)
     if found is None:
         return None

@@ -37,6 +37,11 @@ SMALLEST_SCALE = 0.0005
 LONG_SHARE, PRIOR_LONG = 0.0004, 0.54
 # A long step next to a long one: 0 in the median configuration, 20 % at the 90th percentile.
 PRIOR_AGAIN, PRIOR_ALONE = 0.3, 4.5
+# Runs with steps of any length, as of texts: no source, one of a hundred is assumed to be one.
+PRIOR_ANY = 0.01
+# So many values may be usual ones of a shift that is still to be found: other workers are late in
+# each step, or none is. One in ten: a choice.
+USUAL_SHARE = 0.1
 
 
 def step_scale(level: FloatArray) -> FloatArray:
@@ -90,7 +95,7 @@ class Chunks:
     def _close(self, full: IntArray) -> None:
         self.n_values[full] = 0
         values = self.values[full]
-        median = np.median(values, axis=1)
+        median = middle_half(values)
         off = values - median[:, None]
         distance = np.median(np.abs(off), axis=1) / OWN_MEDIAN
         usual = middle(self.distances[full])
@@ -105,15 +110,16 @@ class Chunks:
             ring[full, 0] = newest
 
 
-def surprise(
+def single_share(
     long_before: BoolArray, counts: FloatArray, n_looks: FloatArray, beyond: FloatArray
 ) -> FloatArray:
-    """Nats that a value beyond `beyond` proves at most, as often as this run has had such values.
+    """Share of values beyond `beyond` to expect next of a run of which single steps are long.
 
     Parameters
     ----------
     long_before : was the value before beyond it too?
     counts : (n_cells, 3, n_sizes): long values after a usual one, after a long one, all of those
+    n_looks : all values, (n_cells,)
 
     Notes
     -----
@@ -130,18 +136,45 @@ def surprise(
     >>> often = np.array([[[55.0], [3.0], [55.0]]])  # 55 in 1,000, three of them after another
     >>> for counts in (none, often):
     ...     first, next_one = (
-    ...         surprise(np.array([[before]]), counts, np.array([1000.0]), np.array([0.1]))
+    ...         single_share(np.array([[before]]), counts, np.array([1000.0]), np.array([0.1]))
     ...         for before in (False, True)
     ...     )
-    ...     print(first.round(1), next_one.round(1))
-    [[7.7]] [[2.8]]
-    [[3.]] [[2.9]]
+    ...     print(first.round(4), next_one.round(4))
+    [[0.0005]] [[0.0625]]
+    [[0.0514]] [[0.0552]]
     """
     begun, again, long = counts[:, 0], counts[:, 1], counts[:, 2]
-    usual = np.maximum(n_looks[:, None] - long, 0.0) + PRIOR_LONG * beyond / LONG_SHARE
+    usual = np.maximum(n_looks[:, None] - long, begun) + PRIOR_LONG * beyond / LONG_SHARE
     first = (begun + PRIOR_LONG) / (usual + PRIOR_LONG)
     next_one = (again + PRIOR_AGAIN) / (long + PRIOR_AGAIN + PRIOR_ALONE)
-    return np.asarray(-np.log(np.where(long_before, next_one, first)))
+    return np.asarray(np.where(long_before, next_one, first))
+
+
+def bounds(share: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Nats that a long value proves at most for a shift, and a usual one against it.
+
+    ``share`` are long of what has not shifted.
+
+    Notes
+    -----
+    Of what has shifted all are long but a `USUAL_SHARE`. These are the log-likelihood ratios of
+    that: however values scatter, their sum does not grow by chance.
+
+    References
+    ----------
+    A. Ramdas et al., "Game-Theoretic Statistics and Safe Anytime-Valid Inference", Stat. Sci. 38
+    (2023), 576-601.
+
+    Examples
+    --------
+    >>> for nats in bounds(np.array([0.001, 0.06, 0.5])):
+    ...     print(nats.round(1))
+    [6.8 2.7 0.6]
+    [2.3 2.2 1.6]
+    """
+    # Where more are long than of what has shifted, none proves anything.
+    share = np.minimum(share, 1 - USUAL_SHARE)
+    return np.log((1 - USUAL_SHARE) / share), np.log((1 - share) / USUAL_SHARE)
 
 
 @dataclass(slots=True)
@@ -226,3 +259,29 @@ def middle(rows: FloatArray) -> FloatArray:
     n = (~np.isnan(rows)).sum(axis=1)
     index = np.arange(len(rows))
     return np.asarray((ordered[index, np.maximum(n - 1, 0) // 2] + ordered[index, n // 2]) / 2)
+
+
+def middle_half(rows: FloatArray) -> FloatArray:
+    """Mean of the middle half of each row without its NaN; NaN where there is nothing else.
+
+    A quarter is left out on each side, rounded up where something is left: it withstands as many
+    wild values, and does not jump where values are of two kinds, as a median does.
+
+    References
+    ----------
+    F. Mosteller, J. W. Tukey, "Data Analysis and Regression" (1977), 10 (midmean).
+
+    Examples
+    --------
+    >>> middle_half(np.array([[3.0, np.nan, 1.0, 9.0], [1.0, 1.0, 2.0, 2.0], [np.nan] * 4]))
+    array([3. , 1.5, nan])
+    """
+    ordered = rows.copy()
+    ordered.sort(axis=1)
+    n = (~np.isnan(rows)).sum(axis=1)[:, None]
+    out = np.minimum((n + 3) // 4, np.maximum(n - 1, 0) // 2)
+    index = np.arange(rows.shape[1])
+    inside = (index >= out) & (index < n - out)
+    total = np.where(inside, ordered, 0.0).sum(axis=1)
+    n_inside = inside.sum(axis=1)
+    return np.where(n_inside > 0, total / np.maximum(n_inside, 1), np.nan)

@@ -1,15 +1,17 @@
 """The sequential test: whether a quantity has shifted by what matters, and since when.
 
 1. A value is a block of steps: at least a second, its mean. Its logarithm is taken.
-2. Ten values make a chunk. Its median, median distance and count of wild values are kept.
+2. Ten values make a chunk. The mean of its middle half, the median distance from that and the
+   count of wild values are kept.
 3. The reference is the median of the thirty chunks before the last three.
 4. The same chunks give scale, tail (Student's degrees of freedom) and wander of the level.
 5. Before 15 minutes, 300 steps and three such chunks a run is young: its reference is the median
    of what came before the excursion, and its level may have wandered as far as recorded starts
    do, so only gross shifts are found. A restart begins again.
 6. Each value adds the nats by which it favours a shift of 3, 6, 12 … 96 % over a level within the
-   band that wander explains, at most as many as the rarity of values that long in this run allows.
-   A sum below zero starts again at zero (CUSUM): that is the onset.
+   band that wander explains, but no more than the share of values that long in this run allows,
+   whether single ones are long or any share is. A sum below zero starts again at zero (CUSUM):
+   that is the onset.
 7. The alarm level is log(looks a year / false alarms a year), times how much higher than chance
    the largest excursion of this cell rose so far.
 8. A sum above it opens an alert: the largest sum gives size and onset. Reference and noise freeze.
@@ -31,6 +33,7 @@ from telemetry.evidence.noise import (
     FEWEST_CHUNKS,
     N_RECENT,
     OWN_MEDIAN,
+    PRIOR_ANY,
     PRIOR_CHUNKS,
     PRIOR_FAR,
     SMALLEST_SCALE,
@@ -38,10 +41,12 @@ from telemetry.evidence.noise import (
     Chunks,
     IntArray,
     Noise,
+    bounds,
     learn,
     middle,
+    middle_half,
+    single_share,
     step_scale,
-    surprise,
 )
 
 YEAR_S = 365.25 * 86400
@@ -57,6 +62,8 @@ LEARN_S, LEARN_STEPS, YOUNG_REACH = 900.0, 300, 0.07
 FEWEST_VALUES, N_EARLY = 3, (FEWEST_CHUNKS + N_RECENT) * CHUNK
 # The tail of a young cell, and its median distance, are the prior ones.
 YOUNG_DF = float(student.degrees_of_freedom(np.array(PRIOR_FAR)))
+# Before a run has shown of which kind its steps are; and more than any evidence needs.
+PRIOR_ANY_ODDS, MOST_ODDS = math.log(PRIOR_ANY / (1 - PRIOR_ANY)), 50.0
 YOUNG_DISTANCE = float(np.interp(YOUNG_DF, student.DEGREES, student.MEDIAN_DISTANCE))
 
 
@@ -122,8 +129,9 @@ class State:
     weight: FloatArray  # by size, of the residuals in `weighted`
     weighted: FloatArray
     was_long: BoolArray  # by size: the last value was nearer to it than to zero
-    counts: FloatArray  # (n_cells, 3, n_sizes) of long values, see `surprise`
+    counts: FloatArray  # (n_cells, 3, n_sizes) of long values, see `long_shares`
     pending: FloatArray  # the same of the present excursion
+    any_odds: FloatArray  # by size: nats for steps of any length, see `bounds`
     size: IntArray  # index of the size of the open alert, -1 without one
     back: FloatArray  # nats of the reversed test
     early: FloatArray  # (n_cells, N_EARLY) first calm values
@@ -207,6 +215,7 @@ def _empty(n: int) -> State:
         was_long=np.zeros(by_size, bool),
         counts=np.zeros((n, 3, len(SIZES))),
         pending=np.zeros((n, 3, len(SIZES))),
+        any_odds=np.zeros(by_size),
         size=np.full(n, -1, np.int64),
         back=np.zeros(n),
         early=np.full((n, N_EARLY), np.nan),
@@ -246,6 +255,7 @@ class EvidenceTest:
         self._looks_per_year, self._accepted = looks.reshape(n), math.nan
         self.accept(false_per_year)
         self.state = _empty(n)
+        self._forget(np.ones(n, bool))
 
     def accept(self, false_per_year: float) -> None:
         """Set how many false alarms a year are accepted; what was learned stays."""
@@ -271,8 +281,8 @@ class EvidenceTest:
             return None
         cell = known[np.argsort(level[known])[known.size // 2]][None]
         first, further = (
-            surprise(np.array([[is_long]]), state.counts[cell], state.n_looks[cell], NEARER)[0]
-            for is_long in (False, True)
+            bounds(self._share(cell, after, after, np.array([False])))[0][0]
+            for after in (np.array([[False]]), np.array([[True]]))
         )
         return Sensitivity(
             float(level[cell][0]),
@@ -373,7 +383,7 @@ class EvidenceTest:
         )
         before = np.where(state.early_s[rows] < since_s[:, None], state.early[rows], np.nan)
         n_before = (~np.isnan(before)).sum(axis=1)
-        reference = middle(before)
+        reference = middle_half(before)
         has_start = ~np.isnan(start)
         reference = np.where((n_before < FEWEST_VALUES) & has_start, start, reference)
         known = (n_before >= FEWEST_VALUES) | has_start
@@ -385,7 +395,9 @@ class EvidenceTest:
         noise.reference[rows] = np.where(known, self._within_reach(rows, reference), np.nan)
         noise.scale[rows] = np.maximum(np.sqrt(square / (n + prior)), SMALLEST_SCALE)
         noise.df[rows] = YOUNG_DF
-        noise.wander[rows] = self._young_reach[rows]
+        # A median of few values of much scatter is itself that far off.
+        off = self._normal * noise.scale[rows] * np.sqrt(np.pi / 2 / np.maximum(n, 1))
+        noise.wander[rows] = np.maximum(self._young_reach[rows], np.where(has_start, 0.0, off))
         noise.wander_df[rows] = 0.0
 
     def _within_reach(self, rows: IntArray, reference: FloatArray) -> FloatArray:
@@ -454,10 +466,11 @@ class EvidenceTest:
         scale, df = noise.scale[rows, None], noise.df[rows, None]
         residual = (logarithm[rows] - noise.reference[rows])[:, None]
         band, before = self._band(rows), state.nats[rows]
-        most = surprise(state.was_long[rows], state.counts[rows], state.n_looks[rows], NEARER)
-        gain = student.log_ratio(residual, SIZES, scale=scale, df=df, band=band)
-        gain = np.minimum(np.maximum(gain, -most), most)
-        nats = np.maximum(before + gain, 0.0)
+        size = state.size[rows]
+        is_open, is_long = size >= 0, residual > NEARER
+        most, least = bounds(self._share(rows, state.was_long[rows], is_long, ~is_open & is_calm))
+        ratio = student.log_ratio(residual, SIZES, scale=scale, df=df, band=band)
+        nats = np.maximum(before + np.minimum(np.maximum(ratio, -least), most), 0.0)
         lasts, began = nats > 0.0, before > 0.0
         goes_on = lasts & began
         weight = (df + 1) / (df + ((residual - SIZES) / scale) ** 2)
@@ -465,14 +478,14 @@ class EvidenceTest:
         state.weight[rows] = weight + goes_on * state.weight[rows]
         state.weighted[rows] = weight * residual + goes_on * state.weighted[rows]
         state.nats[rows] = nats
-        self._count(rows, residual > NEARER, is_calm=is_calm)
-        size = state.size[rows]
-        is_open = size >= 0
+        self._count(rows, is_long, is_calm=is_calm)
         if not is_open.any():
             state.back[rows] = 0.0
             return
-        back = state.back[rows] - gain[np.arange(len(rows)), size]
-        state.back[rows] = np.where(is_open, np.maximum(back, 0.0), 0.0)
+        # A usual value is as rare of what has shifted as a long one is of what has not.
+        of_size = np.arange(len(rows)), size
+        gain = np.minimum(np.maximum(-ratio[of_size], -most[of_size]), most[of_size])
+        state.back[rows] = np.where(is_open, np.maximum(state.back[rows] + gain, 0.0), 0.0)
 
     def _band(self, rows: IntArray) -> FloatArray:
         """Levels that count as no shift, by size: (n_rows, n_sizes).
@@ -497,6 +510,32 @@ class EvidenceTest:
         reach = np.minimum(far * noise.wander[rows], self._young_reach[rows])
         # A young level has no deviation: recorded starts have a bound.
         return np.where(wander_df > 0.0, reach, noise.wander[rows])
+
+    def _share(
+        self, rows: IntArray, was_long: BoolArray, is_long: BoolArray, is_calm: BoolArray
+    ) -> FloatArray:
+        """Return the share of long values to expect, by size, before this one; calm ones tell.
+
+        Single steps are long, and what lasts may be a shift; or steps are of any length, each by
+        itself, and any share of them is long. Which of the two the run's values tell.
+        """
+        state = self.state
+        counts, n_looks = state.counts[rows], state.n_looks[rows]
+        share = single_share(was_long, counts, n_looks, NEARER)
+        # Peers have the same lengths.
+        free = np.isnan(self._start[rows]).nonzero()[0]
+        if free.size:
+            cells, single, long = rows[free], share[free], is_long[free]
+            n_long = counts[free, :2].sum(axis=1) + state.pending[cells, :2].sum(axis=1)
+            # Of an alert values are no looks.
+            n = np.maximum(n_looks[free, None], n_long)
+            any_share = (n_long + 1.0) / (n + 2.0)
+            odds = state.any_odds[cells]
+            share[free] += (any_share - single) / (1 + np.exp(-odds))
+            told = np.where(long, any_share / single, (1 - any_share) / (1 - single))
+            odds = np.minimum(odds + np.log(told), MOST_ODDS)
+            state.any_odds[cells] = np.where(is_calm[free, None], odds, state.any_odds[cells])
+        return share
 
     def _count(self, rows: IntArray, is_long: BoolArray, *, is_calm: bool) -> None:
         """Count long values; those of an excursion when it has ended, for they may be a shift."""
@@ -567,6 +606,7 @@ class EvidenceTest:
         state.chunks.forget(cells)
         state.noise.forget(cells)
         state.n_early[cells] = 0
+        state.any_odds[cells] = PRIOR_ANY_ODDS
         for past in (state.at_s, state.early, state.early_s):
             past[cells] = np.nan
         for count in (
