@@ -13,7 +13,7 @@ import numpy as np
 from django.db.models import Count, F, Max, Min, Sum
 
 from fleet.models import Node, Run
-from fleet.runs.state import worker_states
+from fleet.runs.state import with_reports, worker_states
 from telemetry.blocks import Span
 from telemetry.detect import RULES, STATE_METRICS
 from telemetry.detect.checkpoints import ENOUGH_CHECKPOINTS
@@ -39,6 +39,8 @@ WINDOW_STEPS = 40
 WINDOW_JUMP_S = 15
 # ECC counts only rise: they are compared over ten minutes, at a few times.
 ECC_AGES_S = (int(RULES["ecc_uncorrected"].limits["window_s"]), 120, 30, 15, 0)
+# What rules glance at first where they read hardware.
+GLANCE_AGES_S = (1, 0)
 # Reading every core of every node is expensive, so healthy runs are checked every 3 s in turn.
 HARDWARE_EVERY_S = 3
 # Metrics that hardly ever stay the same show how often nodes report; read over this long, and
@@ -157,18 +159,26 @@ def snapshot_of(
     """Read the steps of a run; hardware and all else is read when a rule needs it.
 
     ``state`` and ``held`` were read of all runs: the states of their steps, and their blocks at
-    ``ecc_ticks``.
+    ``ecc_ticks``, and a glance in the seconds in which hardware is read.
     """
     end, shards = int(now_s), members.shards
+    reads_hardware = glances(run, end)
+    ages_held = {*ECC_AGES_S, *(GLANCE_AGES_S if reads_hardware else ())} if held else set()
 
     def hardware(metrics: Sequence[str], last_s: int, nodes: Sequence[str] = ()) -> Span:
+        if not nodes and ages_held.issuperset(range(last_s)):
+            return hardware_at(metrics, range(last_s - 1, -1, -1))
         of = members.shards_of(nodes) if nodes else shards
         span = source.window(of, metrics, start=end - last_s + 1, end=end)
         return span.of(nodes or members.nodes)
 
     def hardware_at(metrics: Sequence[str], ages_s: Sequence[int]) -> Span:
         ticks = [end - age for age in ages_s]
-        return source.moments(shards, metrics, ticks=ticks).at(ticks).of(members.nodes)
+        if held and ages_held.issuperset(ages_s):
+            span = moments_in(held, shards, metrics, ticks=ticks)
+        else:
+            span = source.moments(shards, metrics, ticks=ticks)
+        return span.at(ticks).of(members.nodes)
 
     def earlier(since_s: float) -> StepBatch:
         return source.steps(run.name, since_s=since_s)
@@ -181,7 +191,7 @@ def snapshot_of(
         ecc_counts=ecc_counts(source, shards, members.nodes, end=end, held=held),
         hardware_at=hardware_at,
         earlier=earlier,
-        reads_hardware=(end + run.pk) % HARDWARE_EVERY_S == 0,
+        reads_hardware=reads_hardware,
         report_every_s=report_interval_s(source, run.name, shards, end=end),
         workers=workers and partial(workers, run.name),
         saved=saved,
@@ -200,9 +210,17 @@ def snapshots_of(
 
     What is read of each run is read of all in one round trip.
     """
-    states = hot.step_states([run.name for run in runs])
-    shards = tuple(shard for of_run in members.values() for shard in of_run.shards)
-    held = hot.held_at(shards, ecc_ticks(int(now_s)))
+    end, names = int(now_s), [run.name for run in runs]
+    states, reported = hot.step_states(names), with_reports(hot, names)
+    glance = [end - age for age in GLANCE_AGES_S]
+    hot.read_ahead(states, since_s=window_start_s(now_s))
+    wanted = [
+        (shard, tick, tick)
+        for run in runs
+        for shard in members[run.pk].shards
+        for tick in sorted({*ecc_ticks(end), *(glance if glances(run, end) else ())})
+    ]
+    held = hot.held(wanted)
     snapshots = []
     for run in runs:
         with guarded[run.pk]():
@@ -211,13 +229,17 @@ def snapshots_of(
                 run,
                 members[run.pk],
                 now_s=now_s,
-                workers=partial(worker_states, hot),
+                workers=partial(worker_states, hot) if run.name in reported else no_workers,
                 saved=partial(saved_before, hot, run.name),
                 state=states.get(run.name),
                 held=held,
             )
             snapshots.append(taken)
     return snapshots
+
+
+def no_workers(_run: str) -> Mapping[str, WorkerState]:
+    return {}
 
 
 def saved_before(source: Source, run: str, before_s: float) -> Sequence[float]:
@@ -246,8 +268,17 @@ def window_of_steps(
     source: Source, run: str, *, now_s: float, state: StepState | None = None
 ) -> StepBatch:
     """Read the steps of the last minutes, or the last few dozen where steps are slow."""
-    since_s = now_s // WINDOW_JUMP_S * WINDOW_JUMP_S - WINDOW_S
+    since_s = window_start_s(now_s)
     return source.recent_steps(run, since_s=since_s, at_least=WINDOW_STEPS, state=state)
+
+
+def window_start_s(now_s: float) -> float:
+    return now_s // WINDOW_JUMP_S * WINDOW_JUMP_S - WINDOW_S
+
+
+def glances(run: Run, end: int) -> bool:
+    """Whether the hardware of a run is read in this second."""
+    return (end + run.pk) % HARDWARE_EVERY_S == 0
 
 
 def ecc_ticks(end: int) -> list[int]:

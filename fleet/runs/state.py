@@ -1,7 +1,7 @@
 """State of reporting runs in Redis: sessions, workers, and times of their last reports."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -245,6 +245,12 @@ def worker_states(hot: HotStore, run: str) -> dict[str, WorkerState]:
         )
         for worker, member in state.members.items()
     }
+
+
+def with_reports(hot: HotStore, runs: Sequence[str]) -> set[str]:
+    """Return those of these runs whose workers report, or did; of others nothing is to be read."""
+    heard = hot.execute("ZMSCORE", LAST_REPORT, *runs) if runs else []
+    return {run for run, at_s in zip(runs, heard, strict=True) if at_s is not None}
 
 
 def recently_reporting_runs(hot: HotStore, *, since_s: float) -> list[str]:

@@ -157,21 +157,21 @@ COUNT_EVERY_S = 10
 def follow_runs(hot: HotStore, *, now: datetime, watcher: int = 0, of: int = 1) -> None:
     """Store what the clocks of a watcher's runs say: new phases at once, counts now and then."""
     is_count_due = int(now.timestamp()) % COUNT_EVERY_S == 0
-    changed = []
     simulated = Run.objects.active().simulated().watched_by(watcher, of)
-    runs = list(simulated.defer("plan", "clock"))
-    clocks = hot.clocks([f"{run.name}/0" for run in runs])
-    for run in runs:
-        encoded = clocks[f"{run.name}/0"]
-        if encoded is None:
-            continue
-        clock = msgspec.json.decode(encoded, type=RunClock)
-        if clock.phase != run.phase or is_count_due:
-            was = run.phase
-            follow(run, clock)
-            if run.phase != was:
-                annotate_phase(run, was=was, at=run.phase_since)
-            changed.append(run)
+    phases = dict(simulated.values_list("name", "phase"))
+    encoded = hot.clocks([f"{name}/0" for name in phases])
+    clocks = {
+        name: msgspec.json.decode(its, type=RunClock)
+        for name in phases
+        if (its := encoded[f"{name}/0"]) is not None
+    }
+    due = [name for name, clock in clocks.items() if is_count_due or clock.phase != phases[name]]
+    changed = list(simulated.filter(name__in=due).defer("plan", "clock")) if due else []
+    for run in changed:
+        was = run.phase
+        follow(run, clocks[run.name])
+        if run.phase != was:
+            annotate_phase(run, was=was, at=run.phase_since)
     if changed:
         Run.objects.bulk_update(changed, FOLLOWED)
 

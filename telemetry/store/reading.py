@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from itertools import accumulate, chain
+from itertools import accumulate, chain, islice
 from operator import itemgetter
 from typing import Protocol, TypeVar
 
@@ -176,7 +176,9 @@ def moments_in(
     ticks: Sequence[int],
 ) -> Span:
     """Return metrics of shards at single ticks from what was read of these and others."""
-    of_shards = {shard: held.get(shard, ()) for shard in shards}
+    of_shards = {
+        shard: [block for block in held.get(shard, ()) if block[0] in ticks] for shard in shards
+    }
     stored = {tick for blocks in of_shards.values() for tick, _, _ in blocks}
     return gather(of_shards, metrics, ticks=[tick for tick in ticks if tick in stored])
 
@@ -219,13 +221,15 @@ class StepState:
 class RecentSteps:
     """What is kept of a run's recent steps from one second to the next.
 
-    ``state`` is that of the last time, ``asked`` what ``batch`` answers. Records are by minute;
-    ``n_read`` counts damaged ones, too. Where it ``is_averaged`` each holds the mean of a step's
-    workers, and all minutes are kept: they are small, and pages ask for several windows.
+    ``state`` is that of the last time, ``asked`` what ``batch`` answers; the minutes in ``n_read``
+    are read as far as ``read`` says. Records are by minute; ``n_read`` counts damaged ones, too.
+    Where it ``is_averaged`` each holds the mean of a step's workers, and all minutes are kept:
+    they are small, and pages ask for several windows.
     """
 
     is_averaged: bool = False
     state: StepState = StepState()
+    read: StepState = StepState()
     asked: tuple[float, int] = (math.nan, 0)
     records: dict[int, list[bytes]] = field(default_factory=dict)
     n_read: dict[int, int] = field(default_factory=dict)
@@ -252,8 +256,13 @@ class Reader(Service):
         # By run, and whether they are averages.
         self._recent: dict[tuple[str, bool], RecentSteps] = {}
 
-    def newest(self) -> dict[str, int]:
-        return self._ticks("hot:shards")
+    def newest(self, shards: Collection[str] | None = None) -> dict[str, int]:
+        """Return the newest tick of each shard, or of some."""
+        if shards is None:
+            return self._ticks("hot:shards")
+        ticks = self.execute("ZMSCORE", "hot:shards", *shards) if shards else ()
+        known = zip(shards, ticks, strict=True)
+        return {shard: int(tick) for shard, tick in known if tick is not None}
 
     def _ticks(self, key: str) -> dict[str, int]:
         query = ("ZRANGE", key, 0, -1, "WITHSCORES")
@@ -302,8 +311,7 @@ class Reader(Service):
         Exporters of one node are scraped at different times: what the newest block lacks is that
         of each exporter's last second.
         """
-        newest = self.newest().items()
-        wanted = [(s, tick, tick) for s, tick in newest if shards is None or s in shards]
+        wanted = [(shard, tick, tick) for shard, tick in self.newest(shards).items()]
         ticks = {shard: tick for shard, tick, _ in wanted}
         for of_node in self.scrapes().values():
             last = ticks.get(of_node.shard, 0)
@@ -320,8 +328,7 @@ class Reader(Service):
 
     def latest_packed(self, shards: Collection[str] | None = None) -> dict[str, Packed]:
         """Return the newest block of each shard, or of some shards, without decoding it."""
-        newest = self.newest().items()
-        wanted = [(s, tick, tick) for s, tick in newest if shards is None or s in shards]
+        wanted = [(shard, tick, tick) for shard, tick in self.newest(shards).items()]
         by_shard = self.held(wanted)
         return {shard: packed[-1] for shard, packed in by_shard.items() if packed}
 
@@ -399,18 +406,18 @@ class Reader(Service):
 
     def held(self, wanted: Sequence[tuple[str, int, int]]) -> dict[str, list[Packed]]:
         """Return the packed blocks of each (shard, start, end), without damaged ones."""
-        asked = [
-            (shard, minute, range(max(start, minute), min(end + 1, minute + MINUTE_S)))
-            for shard, start, end in wanted
-            for minute in range(start - start % MINUTE_S, end + 1, MINUTE_S)
-        ]
+        asked: dict[tuple[str, int], list[int]] = {}
+        for shard, start, end in wanted:
+            for minute in range(start - start % MINUTE_S, end + 1, MINUTE_S):
+                ticks = range(max(start, minute), min(end + 1, minute + MINUTE_S))
+                asked.setdefault((shard, minute), []).extend(ticks)
         answers = self.execute_all(
             ("HMGET", f"hot:{shard}:{minute}", *(tick - minute for tick in ticks))
-            for shard, minute, ticks in asked
+            for (shard, minute), ticks in asked.items()
         )
         packed_blobs = [
             (shard, tick, blob)
-            for (shard, _, ticks), answer in zip(asked, answers, strict=True)
+            for ((shard, _), ticks), answer in zip(asked.items(), answers, strict=True)
             for tick, blob in zip(ticks, answer, strict=True)
             if blob is not None
         ]
@@ -518,6 +525,30 @@ class Reader(Service):
             if ended_s is not None
         }
 
+    def read_ahead(self, states: Mapping[str, StepState], *, since_s: float) -> None:
+        """Fetch what is new in runs for `recent_steps`, in one round trip; of known ones only."""
+        changed: list[tuple[RecentSteps, str, list[int]]] = []
+        for run, state in states.items():
+            held = self._recent.get((run, False))
+            if held and held.state != state and not held.state.is_rewritten(state):
+                low = self._first_minute(since_s, state.ended_s)
+                minutes = {*held.n_read, *range(low, int(state.ended_s) + 1, MINUTE_S)}
+                changed.append((held, run, sorted(minutes)))
+                held.read = state
+        answers = iter(
+            self.execute_all(
+                ("LRANGE", f"steps:{run}:{minute}", held.n_read.get(minute, 0), -1)
+                for held, run, minutes in changed
+                for minute in minutes
+            )
+        )
+        for held, run, minutes in changed:
+            for minute, records in zip(minutes, islice(answers, len(minutes)), strict=True):
+                self._keep(run, held, minute, records)
+
+    def _first_minute(self, since_s: float, newest: float) -> int:
+        return int(max(since_s, newest - self.keep_s - MINUTE_S) // MINUTE_S) * MINUTE_S
+
     def recent_steps(
         self,
         run: str,
@@ -540,10 +571,10 @@ class Reader(Service):
         held = self._recent.get(key)
         if held is None or held.state.is_rewritten(state):
             held = self._recent[key] = RecentSteps(averaged)
-        is_same = held.state == state
-        if not is_same or held.asked != (since_s, at_least):
+        if held.state != state or held.asked != (since_s, at_least):
             held.state, held.asked = state, (since_s, at_least)
-            self._extend(run, held, state.ended_s, is_read=is_same)
+            self._extend(run, held, state.ended_s, is_read=state == held.read)
+            held.read = state
         held.read_at = self.now()
         for name in [n for n, each in self._recent.items() if each.read_at < held.read_at - 60]:
             del self._recent[name]
@@ -552,8 +583,7 @@ class Reader(Service):
     def _extend(self, run: str, held: RecentSteps, newest: float, *, is_read: bool) -> None:
         """Fetch the new records of the minutes that are asked for; ``is_read``: there are none."""
         since_s, at_least = held.asked
-        floor = int((newest - self.keep_s - MINUTE_S) // MINUTE_S) * MINUTE_S
-        low = max(floor, int(since_s // MINUTE_S) * MINUTE_S)
+        floor, low = (self._first_minute(each, newest) for each in (-math.inf, since_s))
         minutes = list(range(low, int(newest) + 1, MINUTE_S))
         while True:
             self._fetch(run, held, [m for m in minutes if not (is_read and m in held.n_read)])
@@ -584,11 +614,14 @@ class Reader(Service):
                 ("LRANGE", f"steps:{run}:{each}", held.n_read.get(each, 0), -1) for each in turn
             )
             for minute, records in zip(turn, answers, strict=True):
-                held.n_read[minute] = held.n_read.get(minute, 0) + len(records)
-                new = self._readable(run, records)
-                if held.is_averaged and new:
-                    new = pack_steps(unpack_steps(run, new, self._workers.get).averaged())[2]
-                held.records.setdefault(minute, []).extend(new)
+                self._keep(run, held, minute, records)
+
+    def _keep(self, run: str, held: RecentSteps, minute: int, records: Sequence[bytes]) -> None:
+        held.n_read[minute] = held.n_read.get(minute, 0) + len(records)
+        new = self._readable(run, records)
+        if held.is_averaged and new:
+            new = pack_steps(unpack_steps(run, new, self._workers.get).averaged())[2]
+        held.records.setdefault(minute, []).extend(new)
 
     def totals(self, shards: Collection[str] | None = None) -> Totals:
         """Return the totals of all nodes, or those of some shards, and of runs."""
