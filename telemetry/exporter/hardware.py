@@ -134,12 +134,9 @@ def read_snapshot(
 ) -> HotSnapshot:
     """Read the hot tier; ``only`` limits it to some nodes, given with their shards."""
     shards, quiet_s = None if only is None else tuple(dict.fromkeys(only.values())), hot.quiet_s()
-    up = {
-        node
-        for node, tick in hot.last_seen().items()
-        if (only is None or node in only)
-        and now_s - tick <= max(DOWN_AFTER_S, quiet_s.get(node, 0))
-    }
+    seen = hot.last_seen(shards)
+    asked = seen if only is None else seen.keys() & only.keys()
+    up = {node for node in asked if now_s - seen[node] <= max(DOWN_AFTER_S, quiet_s.get(node, 0))}
     return HotSnapshot(up, _batches(_shard_blocks(hot, shards), up), hot.totals(shards).nodes)
 
 

@@ -242,13 +242,20 @@ class ShardedStore(HotStore):
 
     # Reading.
 
-    def newest(self) -> dict[str, int]:
+    def newest(self, shards: Collection[str] | None = None) -> dict[str, int]:
         newest: dict[str, int] = {}
-        everywhere = ((part, None) for part in self._parts)
-        for part, ticks in self._answers(everywhere, lambda part, _: part.newest()):
+        for part, ticks in self._answers(self._asked(shards), HotStore.newest):
             # A shard that has moved is still known where it was.
             newest |= {shard: tick for shard, tick in ticks.items() if self.of(shard) is part}
         return newest
+
+    def _asked(
+        self, shards: Collection[str] | None
+    ) -> list[tuple[HotStore, Collection[str] | None]]:
+        """Return which store is asked for which shards; None: for all that it has."""
+        if shards is None:
+            return [(part, None) for part in self._parts]
+        return [*self.divide(shards, str)]
 
     def last_seen(self, shards: Collection[str] | None = None) -> dict[str, int]:
         """Return the newest ticks, without nodes whose store is missing or just back.
@@ -256,12 +263,7 @@ class ShardedStore(HotStore):
         While one is missing others may know a moved node as it was before: what is older than that
         tells nothing.
         """
-        asked: list[tuple[HotStore, Collection[str] | None]] = (
-            [(part, None) for part in self._parts]
-            if shards is None
-            else [*self.divide(shards, str)]
-        )
-        answers = list(self._answers(asked, HotStore.last_seen))
+        answers = list(self._answers(self._asked(shards), HotStore.last_seen))
         missing = self.missing()
         since_s = min((gap.since_s for gap in missing.values()), default=0.0) - MOVED_S
         gaps = {id(part): missing[part.name] for part in self._others if part.name in missing}
