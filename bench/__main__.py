@@ -30,15 +30,8 @@ NAMES = (
 # `start` needs Chromium, and the machine for itself; `evidence` needs recorded step times. `lives`
 # plays half an hour.
 CHOICES = (
-    *NAMES,
-    "cost",
-    "healthy",
-    "remote_write",
-    "breaking",
-    "start",
-    "evidence",
-    "noise",
-    "lives",
+    *(*NAMES, "cost", "healthy", "remote_write", "breaking", "start", "evidence", "noise"),
+    *("lives", "scrape", "tabs"),
 )
 # Names of earlier releases.
 ALIASES = {"door": "ingest"}
@@ -49,6 +42,8 @@ SEEDS = re.compile(r"\d+:\d+")
 OPTIONS = {
     "fleet": ("nodes", "seconds", "runs", "age"),
     "pages": ("nodes", "runs"),
+    "scrape": ("nodes", "runs", "rounds"),
+    "tabs": ("nodes", "runs", "seconds"),
     "remote_write": ("seconds",),
     "bodies": ("times",),
     "healthy": ("hours", "tier", "noise", "environment", "recorded"),
@@ -77,7 +72,11 @@ def main(arguments: list[str]) -> int:
         "--age", type=int, help="fleet: seconds that the runs have lasted at the start (660)"
     )
     parser.add_argument("--times", type=int, help="bodies: how often each is sent (10)")
-    parser.add_argument("--rounds", type=int, help="breaking: how often each is broken (5)")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        help="breaking: how often each is broken (5); scrape: how many of 8 parts",
+    )
     parser.add_argument("--hours", type=int, help="healthy: hours of 64 nodes to play (24)")
     tiers = (
         *TIERS,

@@ -230,26 +230,41 @@ def overview(
     folder: Path, env: Mapping[str, str]
 ) -> Iterator[tuple[dict[str, psutil.Process], Tab]]:
     """Run the web servers, and hold an overview open as a person who is signed in."""
+    headers = signed_in()
+    with web_servers(folder, env) as (port, servers):
+        page = fetched(port, "/", headers)
+        if page is None or page.status != HTTPStatus.OK:
+            raise RuntimeError(f"the overview answers {page and page.status}")
+        tab, stream = Tab(), fetched(port, "/live?topic=overview", headers)
+        Thread(target=tab.read, args=(stream,), daemon=True).start()
+        yield servers, tab
+
+
+def signed_in() -> dict[str, str]:
+    """Return the headers of a person who is signed in."""
     client = Client()
-    client.force_login(User.objects.create_user("bench"))
-    session = client.cookies[settings.SESSION_COOKIE_NAME].value
-    headers = {"Cookie": f"{settings.SESSION_COOKIE_NAME}={session}"}
+    client.force_login(User.objects.get_or_create(username="bench")[0])
+    name = settings.SESSION_COOKIE_NAME
+    return {"Cookie": f"{name}={client.cookies[name].value}"}
+
+
+@contextmanager
+def web_servers(
+    folder: Path, env: Mapping[str, str]
+) -> Iterator[tuple[int, dict[str, psutil.Process]]]:
+    """Run the web servers; gives their port and processes, once they serve."""
     port = free_port()
     command = (sys.executable, "-m", "fleet.ops.web_server", "--port", str(port))
     with (folder / "web.log").open("wb") as log:
         parent = subprocess.Popen(command, cwd=ROOT, env=dict(env), stdout=log, stderr=log)
     try:
         deadline = time.monotonic() + START_WITHIN_S
-        while (page := fetched(port, "/", headers)) is None:
+        while fetched(port, "/healthz", {}) is None:
             if time.monotonic() > deadline or parent.poll() is not None:
                 raise TimeoutError(f"no page: {(folder / 'web.log').read_text()}")
             time.sleep(0.2)
-        if page.status != HTTPStatus.OK:
-            raise RuntimeError(f"the overview answers {page.status}")
-        tab, stream = Tab(), fetched(port, "/live?topic=overview", headers)
-        Thread(target=tab.read, args=(stream,), daemon=True).start()
         servers = [psutil.Process(parent.pid), *psutil.Process(parent.pid).children()]
-        yield {f"web-{i}": process for i, process in enumerate(servers)}, tab
+        yield port, {f"web-{i}": process for i, process in enumerate(servers)}
     finally:
         parent.terminate()
         parent.wait()

@@ -36,6 +36,11 @@ class Prometheus:
             for each in self.ask(query)
         }
 
+    def n_targets(self) -> int:
+        """Return how many targets are known, scraped or not."""
+        found = self._get("targets", state="active")
+        return len(found["data"]["activeTargets"]) if found else 0
+
     def exemplars(self, query: str, *, since_s: float) -> list[Any]:
         """Return the exemplars of a query's series."""
         found = self._get("query_exemplars", query=query, start=since_s, end=time.time() + 600)

@@ -1,0 +1,134 @@
+"""What a browser's tab receives of a large fleet: at first, and each second; and pictures."""
+
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+from urllib.parse import quote
+
+from django.conf import settings
+from playwright.sync_api import Browser, Page
+
+from bench.fleet import signed_in, web_servers
+from bench.pages import fill, first_of, keep_live
+from bench.start import browser
+from bench.table import print_table
+from telemetry.store.hot import HotStore, open_store
+
+# Where a tab is moved to: `{node}` and `{run}` are of the largest run.
+PATHS = {
+    "overview": "/",
+    "overview, by HBM bandwidth": "/?signal=hbm_bandwidth_bytes_per_s",
+    "nodes": "/nodes/",
+    "node": "/nodes/{node}/",
+    "runs": "/runs/",
+    "run": "/runs/{run}/",
+    "alerts": "/alerts/",
+    "search": "/search?q={node}",
+}
+SIZES, SCHEMES = ((360, 780), (1280, 900), (2560, 1440)), ("light", "dark")
+# What a tab is sent at first is over after this.
+SETTLE_S = 6
+STREAM = "EventSource"
+
+
+def measure(
+    env: Mapping[str, str], *, nodes: int = 1_000, runs: int = 16, seconds: int = 20
+) -> dict[str, Any]:
+    """Open pages in Chromium; print the bytes of the first load, and of each second after it."""
+    hot, folder = open_store(settings.REDIS_URL), Path(settings.DATA_DIR)
+    fill(hot, nodes=nodes, runs=runs)
+    node, run = first_of(nodes)
+    pictures = Path(tempfile.mkdtemp(prefix="trnwatch-tabs-"))
+    cookie, _, session = signed_in()["Cookie"].partition("=")
+    pages = {}
+    with live(hot), web_servers(folder, env) as (port, _), browser() as chromium:
+        address = f"http://127.0.0.1:{port}"
+        kept = [{"name": cookie, "value": session, "url": address}]
+        for name, path in PATHS.items():
+            context = chromium.new_context(viewport={"width": 1280, "height": 900})
+            context.add_cookies(kept)
+            page = context.new_page()
+            pages[name] = received(page, address + path.format(node=node, run=quote(run)), seconds)
+            context.close()
+        take_pictures(chromium, address, kept, pictures)
+    print_table(
+        f"Tabs of {nodes:,} nodes in {runs} runs, over {seconds} s",
+        [
+            (
+                f"{name}, {PATHS[name]}",
+                f"{each['first_bytes'] / 1e3:6.1f} kB at first, {each['stream_bytes'] / 1e3:5.1f} "
+                f"in the stream; then {each['bytes_per_s'] / 1e3:5.1f} kB/s",
+            )
+            for name, each in pages.items()
+        ],
+    )
+    return {"nodes": nodes, "runs": runs, "pages": pages, "pictures": str(pictures)}
+
+
+@contextmanager
+def live(hot: HotStore) -> Iterator[None]:
+    """Play the fleet for as long as the block lasts, a second each second if the machine can."""
+    is_over = Event()
+
+    def play_on() -> None:
+        while not is_over.is_set():
+            keep_live(hot)
+            hot.publish_tick(int(time.time()))
+            is_over.wait(1 - time.time() % 1)
+
+    thread = Thread(target=play_on)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def received(page: Page, address: str, seconds: int) -> dict[str, Any]:
+    """Open a page, and count the bytes that its tab receives, by kind of request."""
+    kinds: dict[str, str] = {}
+    n_bytes: Counter[str] = Counter()
+    network = page.context.new_cdp_session(page)
+    network.send("Network.enable")
+    network.on("Network.requestWillBeSent", lambda e: kinds.update({e["requestId"]: e["type"]}))
+
+    def count(event: dict[str, Any], size: str, *, of_stream: bool) -> None:
+        kind = kinds.get(event["requestId"], "other")
+        if (kind == STREAM) == of_stream:
+            n_bytes[kind] += event[size]
+
+    # A stream never ends; all else is counted as it was sent, compressed and with its headers.
+    network.on("Network.dataReceived", lambda e: count(e, "dataLength", of_stream=True))
+    network.on("Network.loadingFinished", lambda e: count(e, "encodedDataLength", of_stream=False))
+    page.goto(address, timeout=120_000)
+    page.wait_for_timeout(1e3 * SETTLE_S)
+    first = Counter(n_bytes)
+    page.wait_for_timeout(1e3 * seconds)
+    return {
+        "first_bytes": int(first.total() - first[STREAM]),
+        "first_by_kind": {kind: int(n) for kind, n in first.items()},
+        "stream_bytes": int(first[STREAM]),
+        "bytes_per_s": round((n_bytes.total() - first.total()) / seconds),
+    }
+
+
+def take_pictures(chromium: Browser, address: str, cookies: list[Any], folder: Path) -> None:
+    """Take pictures of the overview, whole, at each width and colour scheme."""
+    for width, height in SIZES:
+        for scheme in SCHEMES:
+            context = chromium.new_context(
+                viewport={"width": width, "height": height},
+                color_scheme=scheme,  # type: ignore[arg-type]
+            )
+            context.add_cookies(cookies)
+            page = context.new_page()
+            page.goto(address, timeout=120_000)
+            page.wait_for_timeout(1e3 * SETTLE_S)
+            page.screenshot(path=folder / f"overview-{width}-{scheme}.png", full_page=True)
+            context.close()
