@@ -88,7 +88,7 @@ class StaticMiddleware(WhiteNoiseMiddleware):  # type: ignore[misc]
 class PageCompressionMiddleware(GZipMiddleware):
     """Compresses pages.
 
-    Not live streams, which many tabs share, nor parts of files; nor what has a strong ETag, which
+    Not streams, which do it themselves, nor parts of files; nor what has a strong ETag, which
     names the very bytes that were sent.
     """
 

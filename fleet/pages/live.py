@@ -28,6 +28,7 @@ from redis.exceptions import RedisError
 from fleet.access.roles import ROLES, has_role, may_still_read
 from fleet.formatting import duration
 from fleet.models import Alert
+from fleet.pages.streaming import SharedGzip, accepts_gzip
 from fleet.pages.text import OWN_PAUSE
 from fleet.pages.topics import (
     TOPICS,
@@ -75,16 +76,16 @@ class Watcher:
         if self._pending:
             self._woken.set()
 
-    async def read(self) -> bytes:
+    async def read(self) -> list[bytes]:
         """Wait for events and return them; a heartbeat after a time without any."""
         try:
             async with asyncio.timeout(HEARTBEAT_S):
                 await self._woken.wait()
         except TimeoutError:
-            return HEARTBEAT
+            return [HEARTBEAT]
         self._woken.clear()
         events, self._pending = self._pending, {}
-        return b"".join(events.values())
+        return [*events.values()]
 
 
 @dataclass(eq=False)
@@ -156,7 +157,12 @@ class Hub:
         return await asyncio.shield(self._opening[topic.key])
 
     async def stream(
-        self, topic: LiveTopic, sent: Events, *, may_read: Callable[[], bool] = lambda: True
+        self,
+        topic: LiveTopic,
+        sent: Events,
+        *,
+        may_read: Callable[[], bool] = lambda: True,
+        packer: SharedGzip | None = None,
     ) -> AsyncGenerator[bytes]:
         """Yield a topic's events and then its changes, until the client disconnects.
 
@@ -164,7 +170,7 @@ class Hub:
         """
         state = {name: data for name, data in sent.items() if name != "points"}
         group = self._watched.setdefault(topic.key, TopicWatchers(topic, state))
-        watcher = Watcher()
+        watcher, pack = Watcher(), packer.add if packer else bytes
         group.watchers.add(watcher)
         watcher.offer(group.sent)
         if self._task is None:
@@ -172,14 +178,16 @@ class Hub:
         now_s = asyncio.get_running_loop().time
         ends_at, checked_at = now_s() + LIFE_S, now_s()
         try:
-            yield event("parts", " ".join(topic.topic.partials))
+            yield pack(event("parts", " ".join(topic.topic.partials)))
             while now_s() < ends_at:
                 events = await watcher.read()
                 if now_s() - checked_at >= self._access_every_s:
                     if not await self._allows(may_read):
-                        return
+                        break
                     checked_at = now_s()
-                yield events
+                yield b"".join(map(pack, events))
+            if packer:
+                yield packer.end()
         finally:
             group.watchers.discard(watcher)
             if not group.watchers:
@@ -281,10 +289,12 @@ async def live(request: HttpRequest) -> HttpResponseBase:
         # The page shows "reconnecting", and the browser reconnects.
         logger.warning("No stream for %s: %r", topic.key, error)
         return HttpResponse("The store is unavailable.", status=503, headers={"Retry-After": "2"})
+    packer = SharedGzip() if accepts_gzip(request) else None
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "Vary": "Accept-Encoding"}
     return StreamingHttpResponse(
-        hub().stream(topic, events, may_read=lambda: may_still_read(request, role)),
+        hub().stream(topic, events, may_read=lambda: may_still_read(request, role), packer=packer),
         content_type="text/event-stream",
-        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        headers=headers | ({"Content-Encoding": "gzip"} if packer else {}),
     )
 
 

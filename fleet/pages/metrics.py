@@ -27,7 +27,7 @@ from fleet.metrics.node_collectors import NeuronCollector
 from fleet.models import Node, Run
 from fleet.models.node import address
 from fleet.models.problem import problem, store_unavailable
-from fleet.pages.streaming import stream
+from fleet.pages.streaming import accepts_gzip, stream
 from fleet.runs.node_columns import Roster, node_columns
 from telemetry.blocks import IntArray
 from telemetry.errors import LARGEST_KEY, whole_number
@@ -204,12 +204,7 @@ def streamed(request: HttpRequest, collector: Collector) -> HttpResponseBase:
     families = list(collector.collect())
     _, content_type = choose_encoder(request.headers.get("Accept", ""))
     page = stream_page(families, is_open_metrics=content_type.startswith(OPEN_METRICS))
-    # A weight of zero means no.
-    accepted = request.headers.get("Accept-Encoding", "").split(",")
-    codings = (coding.replace(" ", "").partition(";q=") for coding in accepted)
-    is_packed = any(
-        name == "gzip" and (not q or weight.strip("0.")) for name, q, weight in codings
-    )
+    is_packed = accepts_gzip(request)
     body = _packed(page) if is_packed else page
     headers = {"Cache-Control": "no-store"}
     if is_packed:

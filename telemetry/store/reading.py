@@ -532,8 +532,8 @@ class Reader(Service):
             held = self._recent.get((run, False))
             if held and held.state != state and not held.state.is_rewritten(state):
                 low = self._first_minute(since_s, state.ended_s)
-                minutes = {*held.n_read, *range(low, int(state.ended_s) + 1, MINUTE_S)}
-                changed.append((held, run, sorted(minutes)))
+                new = range(low, int(state.ended_s) + 1, MINUTE_S)
+                changed.append((held, run, sorted({*held.n_read, *new})))
                 held.read = state
         answers = iter(
             self.execute_all(
