@@ -31,7 +31,7 @@ NAMES = (
 # plays half an hour.
 CHOICES = (
     *(*NAMES, "cost", "healthy", "remote_write", "breaking", "start", "evidence", "noise"),
-    *("lives", "scrape", "tabs"),
+    *("lives", "scrape", "tabs", "growth"),
 )
 # Names of earlier releases.
 ALIASES = {"door": "ingest"}
@@ -43,6 +43,7 @@ OPTIONS = {
     "fleet": ("nodes", "seconds", "runs", "age"),
     "pages": ("nodes", "runs"),
     "scrape": ("nodes", "runs", "rounds"),
+    "growth": ("nodes",),
     "tabs": ("nodes", "runs", "seconds"),
     "remote_write": ("seconds",),
     "bodies": ("times",),

@@ -25,12 +25,15 @@ from fleet.alerts.evaluate import watch
 from fleet.pages.topics import TOPICS, live_topic
 from fleet.simulation.runs import follow_runs
 from telemetry import tasks
+from telemetry.store.commits import AHEAD_S
 from telemetry.store.hot import HotStore, open_store
 from telemetry.store.reading import Reader
 
 SIZES = (64, 1_000, 4_000)
 # What is older than this is not read each second; and blocks of 5 s, hardware read each 3 s.
 AGE_S, WARM_S, MEASURED_S = 75, 15, 15
+# A new run waits and warms up for so long.
+BEGIN_S = 20
 COMMITTED = Path(__file__).with_suffix(".json")
 MINUTE_S = 60
 # A stage is what its functions take, without what functions of other stages in them take.
@@ -172,6 +175,25 @@ def cost_of(nodes: int) -> tuple[dict[str, float], float]:
 def play(hot: HotStore, second: int) -> None:
     for batch in tasks.batches_due(hot):
         tasks.simulate_shards(batch, second)
+
+
+def begin(hot: HotStore, began: datetime) -> None:
+    """Play the first seconds of new runs, until they train: a run waits for its nodes at first."""
+    play(hot, int(began.timestamp()) + BEGIN_S)
+
+
+def jump(hot: HotStore, second: int) -> None:
+    """Play all nodes at a second, and nothing between it and the one before."""
+    catch_up_s, tasks.CATCH_UP_S = tasks.CATCH_UP_S, 0
+    try:
+        play(hot, second)
+    finally:
+        tasks.CATCH_UP_S = catch_up_s
+
+
+def jump_ahead(hot: HotStore) -> None:
+    """Let all nodes report as far ahead as is stored: they are up for two minutes."""
+    jump(hot, int(time.time()) + AHEAD_S - 5)
 
 
 def calibrate() -> None:

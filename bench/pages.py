@@ -10,7 +10,7 @@ import numpy as np
 from django.conf import settings
 from django.test import Client
 
-from bench.cost import calibrate, play
+from bench.cost import begin, calibrate, jump, play
 from bench.fleet import SPEC, create_runs, specs_of
 from bench.table import print_table
 from fleet.models import Alert, Node, Run
@@ -101,11 +101,18 @@ def keep_live(hot: HotStore) -> None:
     hot.note({}, {"watched_at_s": now_s, "listening_since_s": now_s - PAST.total_seconds()})
 
 
-def fill(hot: HotStore, *, nodes: int, runs: int) -> None:
-    """Make runs that train, runs that are over, and alerts of both, open and resolved."""
-    age_s = min(MOST_AGE_S, max(LEAST_AGE_S, NODE_SECONDS // nodes))
-    began = create_runs(hot, specs_of(nodes, runs), age_s=age_s)
-    play(hot, int(began.timestamp()) + age_s)
+def fill(hot: HotStore, *, nodes: int, runs: int, age_s: int = 0) -> None:
+    """Make runs that train, runs that are over, and alerts of both, open and resolved.
+
+    Runs of a given age have no past but their first seconds.
+    """
+    if age_s:
+        begin(hot, create_runs(hot, specs_of(nodes, runs), age_s=age_s))
+        jump(hot, int(time.time()))
+    else:
+        age_s = min(MOST_AGE_S, max(LEAST_AGE_S, NODE_SECONDS // nodes))
+        began = create_runs(hot, specs_of(nodes, runs), age_s=age_s)
+        play(hot, int(began.timestamp()) + age_s)
     now = datetime.now(UTC).replace(microsecond=0)
     follow_runs(hot, now=now)
     for i in range(N_FINISHED):

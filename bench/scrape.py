@@ -11,20 +11,20 @@ import numpy as np
 import psutil
 from django.conf import settings
 
-from bench.cost import play
-from bench.fleet import cpu_s, create_runs, fetched, specs_of, web_servers
+from bench.cost import begin, jump_ahead
+from bench.fleet import AGE_S, cpu_s, create_runs, fetched, specs_of, web_servers
 from bench.table import print_table
 from fleet.models import Token
 from fleet.ops.sockets import free_port
 from telemetry.store.hot import HotStore, open_store
-from telemetry.tasks import CATCH_UP_S
 from tests.fleet.prometheus_server import Prometheus
 from tests.helpers import prometheus_command, running
 
 # All series of 31,250 nodes would need 100 GB: the targets are scraped by one Prometheus after
 # another, and of every page, read in full, the series of one node of so many are stored.
 ROUNDS, KEPT_OF = 8, 16
-INTERVAL_S, ROUND_WITHIN_S = 30, 240
+# Nodes are up for two minutes after they were played.
+INTERVAL_S, ROUND_WITHIN_S = 30, 110
 MOST_BYTES = 5_000_000
 FIGURES = {
     "up": "up",
@@ -42,8 +42,8 @@ def measure(
     With fewer than all ``rounds`` a sample of the targets is scraped.
     """
     hot, folder = open_store(settings.REDIS_URL), Path(settings.DATA_DIR)
-    create_runs(hot, specs_of(nodes, runs), age_s=CATCH_UP_S + 2)
-    stay_up(hot)
+    begin(hot, create_runs(hot, specs_of(nodes, runs), age_s=AGE_S))
+    jump_ahead(hot)
     _, secret = Token.issue("bench", Token.Scope.SCRAPE, now=datetime.now(UTC))
     headers = {"Authorization": f"Bearer {secret}"}
     scraped: dict[tuple[str, ...], dict[str, float]] = {}
@@ -149,7 +149,7 @@ def one_of(n: int, labels: list[str], number: int) -> list[dict[str, Any]]:
 def round_of(prometheus: Prometheus, hot: HotStore) -> dict[tuple[str, ...], dict[str, float]]:
     """Wait until each target of a Prometheus was scraped; return the figures of each."""
     deadline = time.monotonic() + ROUND_WITHIN_S
-    stay_up(hot)
+    jump_ahead(hot)
     while time.monotonic() < deadline:
         time.sleep(1)
         found = {
@@ -160,9 +160,3 @@ def round_of(prometheus: Prometheus, hot: HotStore) -> dict[tuple[str, ...], dic
         if known and all(len(each) == known for each in found.values()):
             return {t: {f: each[t] for f, each in found.items()} for t in found["up"]}
     raise TimeoutError(f"not all targets were scraped in {ROUND_WITHIN_S} s")
-
-
-def stay_up(hot: HotStore) -> None:
-    """Let all nodes report, ahead of time: they are up until long after that second."""
-    ahead = max((*hot.newest().values(), int(time.time()) - 1))
-    play(hot, ahead + CATCH_UP_S + 2)

@@ -13,8 +13,9 @@ from urllib.parse import quote
 from django.conf import settings
 from playwright.sync_api import Browser, Page
 
-from bench.fleet import signed_in, web_servers
-from bench.pages import fill, first_of, keep_live
+from bench.cost import jump
+from bench.fleet import AGE_S, signed_in, web_servers
+from bench.pages import PAST, fill, first_of
 from bench.start import browser
 from bench.table import print_table
 from telemetry.store.hot import HotStore, open_store
@@ -41,14 +42,14 @@ def measure(
 ) -> dict[str, Any]:
     """Open pages in Chromium; print the bytes of the first load, and of each second after it."""
     hot, folder = open_store(settings.REDIS_URL), Path(settings.DATA_DIR)
-    fill(hot, nodes=nodes, runs=runs)
+    fill(hot, nodes=nodes, runs=runs, age_s=AGE_S)
     node, run = first_of(nodes)
     pictures = Path(tempfile.mkdtemp(prefix="trnwatch-tabs-"))
     cookie, _, session = signed_in()["Cookie"].partition("=")
     pages = {}
     with live(hot), web_servers(folder, env) as (port, _), browser() as chromium:
         address = f"http://127.0.0.1:{port}"
-        kept = [{"name": cookie, "value": session, "url": address}]
+        kept: list[Any] = [{"name": cookie, "value": session, "url": address}]
         for name, path in PATHS.items():
             context = chromium.new_context(viewport={"width": 1280, "height": 900})
             context.add_cookies(kept)
@@ -72,13 +73,17 @@ def measure(
 
 @contextmanager
 def live(hot: HotStore) -> Iterator[None]:
-    """Play the fleet for as long as the block lasts, a second each second if the machine can."""
+    """Play the fleet for as long as the block lasts, each second if the machine can."""
     is_over = Event()
 
     def play_on() -> None:
         while not is_over.is_set():
-            keep_live(hot)
-            hot.publish_tick(int(time.time()))
+            now_s = int(time.time())
+            jump(hot, now_s)
+            hot.note(
+                {}, {"watched_at_s": now_s, "listening_since_s": now_s - PAST.total_seconds()}
+            )
+            hot.publish_tick(now_s)
             is_over.wait(1 - time.time() % 1)
 
     thread = Thread(target=play_on)
@@ -98,14 +103,14 @@ def received(page: Page, address: str, seconds: int) -> dict[str, Any]:
     network.send("Network.enable")
     network.on("Network.requestWillBeSent", lambda e: kinds.update({e["requestId"]: e["type"]}))
 
-    def count(event: dict[str, Any], size: str, *, of_stream: bool) -> None:
+    def count(event: dict[str, Any], *, of_stream: bool) -> None:
         kind = kinds.get(event["requestId"], "other")
         if (kind == STREAM) == of_stream:
-            n_bytes[kind] += event[size]
+            n_bytes[kind] += event["encodedDataLength"]
 
-    # A stream never ends; all else is counted as it was sent, compressed and with its headers.
-    network.on("Network.dataReceived", lambda e: count(e, "dataLength", of_stream=True))
-    network.on("Network.loadingFinished", lambda e: count(e, "encodedDataLength", of_stream=False))
+    # Bytes as they were sent, compressed; a stream never ends, all else is counted with headers.
+    network.on("Network.dataReceived", lambda e: count(e, of_stream=True))
+    network.on("Network.loadingFinished", lambda e: count(e, of_stream=False))
     page.goto(address, timeout=120_000)
     page.wait_for_timeout(1e3 * SETTLE_S)
     first = Counter(n_bytes)
