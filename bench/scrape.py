@@ -151,7 +151,7 @@ def round_of(prometheus: Prometheus, hot: HotStore) -> dict[tuple[str, ...], dic
     deadline = time.monotonic() + ROUND_WITHIN_S
     jump_ahead(hot)
     while time.monotonic() < deadline:
-        time.sleep(1)
+        time.sleep(3)
         found = {
             figure: prometheus.values(name, "instance", "metrics_path")
             for figure, name in FIGURES.items()

@@ -18,6 +18,7 @@ from bench.fleet import AGE_S, signed_in, web_servers
 from bench.pages import PAST, fill, first_of
 from bench.start import browser
 from bench.table import print_table
+from fleet.ops.static_files import collect_if_needed
 from telemetry.store.hot import HotStore, open_store
 
 # Where a tab is moved to: `{node}` and `{run}` are of the largest run.
@@ -42,6 +43,8 @@ def measure(
 ) -> dict[str, Any]:
     """Open pages in Chromium; print the bytes of the first load, and of each second after it."""
     hot, folder = open_store(settings.REDIS_URL), Path(settings.DATA_DIR)
+    # As `up` does: with hashed names, and compressed.
+    collect_if_needed(settings.STATIC_ROOT)
     fill(hot, nodes=nodes, runs=runs, age_s=AGE_S)
     node, run = first_of(nodes)
     pictures = Path(tempfile.mkdtemp(prefix="trnwatch-tabs-"))

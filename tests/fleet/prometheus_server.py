@@ -51,7 +51,7 @@ class Prometheus:
         try:
             with urllib.request.urlopen(url, timeout=5) as response:
                 return json.load(response)
-        except (urllib.error.URLError, ConnectionError):
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
             return None
 
 
