@@ -30,9 +30,10 @@ TARGETS_READ = 8
 def measure(env: Mapping[str, str], *, nodes: int = 31_250) -> dict[str, Any]:
     """Play some seconds of fleets up to a size; print what each takes."""
     settings.ANONYMOUS_READING = True
-    sizes = {n: growth_of(env, n, ticks=ticks) for n, ticks in SIZES.items() if n <= nodes}
-    for n, each in sizes.items():
-        rows = [(name, f"{figure:,.2f}") for name, figure in each.items()]
+    sizes = {}
+    for n in (n for n in SIZES if n <= nodes):
+        sizes[n] = growth_of(env, n, ticks=SIZES[n])
+        rows = [(name, f"{figure:,.2f}") for name, figure in sizes[n].items()]
         print_table(f"{n:,} nodes", rows)
     return {"sizes": sizes}
 

@@ -36,6 +36,7 @@ SIZES, SCHEMES = ((360, 780), (1280, 900), (2560, 1440)), ("light", "dark")
 # What a tab is sent at first is over after this.
 SETTLE_S = 6
 STREAM = "EventSource"
+SHOWN = ("first_bytes", "stream_bytes", "bytes_per_s")
 
 
 def measure(
@@ -59,18 +60,11 @@ def measure(
             page = context.new_page()
             pages[name] = received(page, address + path.format(node=node, run=quote(run)), seconds)
             context.close()
+            kb = {kind: each / 1e3 for kind, each in pages[name].items() if kind in SHOWN}
+            rows = [(kind, f"{each:.1f} kB") for kind, each in kb.items()]
+            print_table(f"{name} of {nodes:,} nodes in {runs} runs, over {seconds} s", rows)
         take_pictures(chromium, address, kept, pictures)
-    print_table(
-        f"Tabs of {nodes:,} nodes in {runs} runs, over {seconds} s",
-        [
-            (
-                f"{name}, {PATHS[name]}",
-                f"{each['first_bytes'] / 1e3:6.1f} kB at first, {each['stream_bytes'] / 1e3:5.1f} "
-                f"in the stream; then {each['bytes_per_s'] / 1e3:5.1f} kB/s",
-            )
-            for name, each in pages.items()
-        ],
-    )
+    print_table("Pictures", [("overview", str(pictures))])
     return {"nodes": nodes, "runs": runs, "pages": pages, "pictures": str(pictures)}
 
 
