@@ -60,7 +60,7 @@ def test_they_are_what_a_reading_of_all_gives(hot: HotStore, seed: int, step_s: 
             )
             hot.append_steps(amended, amends=True)
         if rng.random() < 0.3:
-            # Detection reads all runs ahead; whoever watches for others does not.
+            # Detection reads all runs ahead; pages do not.
             assert_same(hot, end_s // 15 * 15 - 180, is_ahead=rng.random() < 0.5)
     kept = assert_same(hot, lived.ended_at_s[-1] // 15 * 15 - 180)
     assert len(kept) >= min(len(stored), 4)
