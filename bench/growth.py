@@ -15,7 +15,6 @@ from bench.history import disk_bytes
 from bench.table import print_table
 from fleet.alerts import evaluate
 from fleet.alerts.evaluate import watch
-from fleet.pages.topics import TOPICS, live_topic
 from fleet.simulation.runs import follow_runs
 from telemetry import tasks
 from telemetry.store.hot import HotStore, open_store
@@ -48,13 +47,12 @@ def growth_of(env: Mapping[str, str], nodes: int, *, ticks: int) -> dict[str, fl
     begin(hot, create_runs(hot, specs_of(nodes, runs), age_s=AGE_S))
     first = int(time.time()) // MINUTE_S * MINUTE_S - 2 * MINUTE_S
     jump(hot, first - 1)
-    spent, hot_bytes = dict.fromkeys(("play", "watch", "calibration"), 0.0), 0
+    spent = dict.fromkeys(("play", "watch", "calibration"), 0.0)
     for second in range(first, first + ticks):
         now = datetime.fromtimestamp(second, UTC)
-        before_bytes, began_s = hot.bytes_used(), time.process_time()
+        began_s = time.process_time()
         play(hot, second)
         spent["play"] += time.process_time() - began_s
-        hot_bytes += hot.bytes_used() - before_bytes
         # The first looks read the last minutes, and a long run of looks is not needed.
         if second < first + 2 * WARM_S:
             began_s = time.process_time()
@@ -65,6 +63,8 @@ def growth_of(env: Mapping[str, str], nodes: int, *, ticks: int) -> dict[str, fl
         began_s = time.process_time()
         calibrate()
         spent["calibration"] += time.process_time() - began_s
+    minute_keys = [f"hot:{shard}:{first}" for shard in hot.newest()]
+    hot_bytes = sum(hot.execute_all(("MEMORY USAGE", key, "SAMPLES", 0) for key in minute_keys))
     unit_s = spent["calibration"] / ticks
     before_bytes = disk_bytes(env)
     began_s = time.process_time()
@@ -75,7 +75,6 @@ def growth_of(env: Mapping[str, str], nodes: int, *, ticks: int) -> dict[str, fl
         "runs": float(runs),
         "redis_mb": hot_bytes / ticks * settings.HOT_KEEP_S / 1e6,
         "database_mb_a_day": minute_bytes * DAY_S / MINUTE_S / 1e6,
-        "overview_update_kb": update_bytes(hot) / 1e3,
         **scraped_bytes(hot),
         "play_calibrations": spent["play"] / ticks / unit_s,
         "watch_calibrations": spent["watch"] / WARM_S / unit_s,
@@ -108,12 +107,3 @@ def scraped_bytes(hot: HotStore) -> dict[str, float]:
         "scrape_mb": n_bytes * scale / 1e6,
         "series_million": n_series * scale / 1e6,
     }
-
-
-def update_bytes(hot: HotStore) -> int:
-    """Return the bytes of an overview that changed from one second to another."""
-    topic, now_s = live_topic(TOPICS, "overview", {}), int(time.time())
-    jump(hot, now_s)
-    before = topic.render()
-    jump(hot, now_s + 1)
-    return sum(len(data) for name, data in topic.render().items() if before.get(name) != data)
