@@ -4,7 +4,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('fleet', '0032_run_end_reason'),
+        ('fleet', '0032_release_0_10'),
     ]
 
     operations = [

@@ -18,8 +18,9 @@ from typing import IO, Any, Protocol
 
 from django.conf import settings
 from django.db import connection
-from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.recorder import MigrationRecorder
 
+from fleet.ops.releases import OtherReleaseError, check_release
 from fleet.version import VERSION
 
 WITHIN_S = 6 * 3600
@@ -168,6 +169,10 @@ class Manifest:
     sha256: str
     n_bytes: int
 
+    @property
+    def applied(self) -> set[tuple[str, str]]:
+        return {(app, name) for app, _, name in (key.partition(".") for key in self.migrations)}
+
 
 def write(path: Path, manifest: Manifest, copy: Path) -> None:
     """Write a backup to a temporary file, then rename it: ``path`` is never incomplete."""
@@ -246,7 +251,7 @@ def back_up(path: Path, *, now: datetime) -> Manifest:
             engine=engine.name,
             made_at=now.isoformat(timespec="seconds"),
             migrations=sorted(
-                ".".join(key) for key in MigrationLoader(connection).applied_migrations
+                ".".join(key) for key in MigrationRecorder(connection).applied_migrations()
             ),
             sha256=sha256_of(copy),
             n_bytes=copy.stat().st_size,
@@ -259,7 +264,8 @@ def restore(path: Path, *, replaces: bool) -> Manifest:
     """Replace the database by a backup, completely or not at all.
 
     Everything is checked before anything changes: that the file is complete, of this kind of
-    database and not of a newer release, and that overwriting is allowed (``replaces``).
+    database and of a release that is not too new or old, and that overwriting is allowed
+    (``replaces``).
     """
     engine = engine_of(settings.DATABASES["default"])
     with tempfile.TemporaryDirectory(prefix=".restore-", dir=settings.DATA_DIR) as folder:
@@ -269,25 +275,15 @@ def restore(path: Path, *, replaces: bool) -> Manifest:
             raise BackupError(
                 f"{path} is a copy of {manifest.engine}, and DATABASE_URL names {engine.name}."
             )
-        if unknown := sorted(set(manifest.migrations) - _known()):
-            raise BackupError(
-                f"{path} was made by trnwatch {manifest.version}, which is newer than this "
-                f"{VERSION}: {unknown[-1]} is unknown. Restore it with that release."
-            )
+        try:
+            check_release(manifest.applied)
+        except OtherReleaseError as error:
+            raise BackupError(f"{path} is of trnwatch {manifest.version}. {error}") from error
         if not replaces and (full := _first_filled_table()):
             raise BackupError(f"The database has rows in {full}; --replace overwrites them all.")
         connection.close()
         engine.load(copy)
     return manifest
-
-
-def missing_migrations(manifest: Manifest) -> int:
-    """Count the migrations that this release would apply to what was restored."""
-    return len(_known() - set(manifest.migrations))
-
-
-def _known() -> set[str]:
-    return {".".join(key) for key in MigrationLoader(None).disk_migrations}
 
 
 def _first_filled_table() -> str:

@@ -18,12 +18,13 @@ from django.conf import settings
 from django.core.management import call_command
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
-from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.recorder import MigrationRecorder
 from redis.exceptions import RedisError
 
 from fleet.ops import embedded_redis
 from fleet.ops.fork_server import IS_SUPPORTED, KIND
 from fleet.ops.liveness import adopt_orphans
+from fleet.ops.releases import check_release
 from fleet.ops.supervisor import Program, Supervisor, last_line
 
 
@@ -315,32 +316,10 @@ def check_database() -> None:
         raise DatabaseError(f"database disk image is malformed: {result.splitlines()[-1]}")
 
 
-class NewerDatabaseError(RuntimeError):
-    """A newer release of trnwatch has changed the database."""
-
-
-def refuse_newer(loader: MigrationLoader) -> None:
-    """Refuse a database with migrations that this release does not have."""
-    ours = {app for app, _ in loader.disk_migrations or ()}
-    known = {*(loader.disk_migrations or ()), *loader.replacements}
-    newer = sorted(
-        f"{app}.{name}"
-        for app, name in loader.applied_migrations
-        if app in ours and (app, name) not in known
-    )
-    if newer:
-        raise NewerDatabaseError(
-            f"The database was changed by a newer release of trnwatch: this one does not know the "
-            f"migration {newer[-1]} ({len(newer)} in all). Start the newer release, restore a "
-            "backup of this one (manage.py restore FILE --replace), or name another folder by "
-            "TRNWATCH_DATA_DIR or another database by DATABASE_URL."
-        )
-
-
 def migrate_if_needed() -> int:
     """Apply missing migrations; return their number."""
+    check_release({*MigrationRecorder(connection).applied_migrations()})
     executor = MigrationExecutor(connection)
-    refuse_newer(executor.loader)
     plan = executor.migration_plan(executor.loader.graph.leaf_nodes())
     if plan:
         call_command("migrate", verbosity=0, interactive=False)

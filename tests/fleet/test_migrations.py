@@ -1,6 +1,6 @@
 """The previous release keeps working during and after a migration."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -16,14 +16,14 @@ from django.db.migrations import (
 from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.operations.base import Operation
+from django.db.migrations.recorder import MigrationRecorder
 from django.db.migrations.state import ProjectState
 from django.db.models import NOT_PROVIDED
 
-from fleet.alerts.text import AlertText
-from fleet.models import Alert
+from fleet.ops.releases import OtherReleaseError, check_release, missing_migrations
 
 # Where the release before this one left each of our applications.
-BEFORE = [("fleet", "0005_real_fleets"), ("store", "0002_real_fleets")]
+BEFORE = [("fleet", "0032_release_0_10"), ("store", "0002_real_fleets")]
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 RUN = {
     "name": "old",
@@ -118,36 +118,17 @@ def test_the_release_before_reads_and_writes_the_database_of_this_one() -> None:
             list(model._default_manager.all()[:1])
 
 
-@pytest.mark.django_db(transaction=True)
-def test_alerts_of_the_release_before_get_their_record() -> None:
-    executor = MigrationExecutor(connection)
-    latest = executor.loader.graph.leaf_nodes()
-    try:
-        executor.migrate([("fleet", "0028_trace_request_rows")])
-        old = executor.loader.project_state([("fleet", "0028_trace_request_rows")]).apps
-        run_of: Any = old.get_model("fleet", "Run")
-        alert_of: Any = old.get_model("fleet", "Alert")
-        usual = {"severity": "1-page", "subject": "run:old", "score": 1.2}
-        alert = alert_of.objects.create(
-            rule="step_slow",
-            cause="efa_loss",
-            run=run_of.objects.create(**RUN),
-            evidence={"step_s": 8.9, "baseline_step_s": 8.9},
-            onset_at=NOW,
-            fired_at=NOW,
-            last_seen_at=NOW + timedelta(minutes=8),
-            resolved_at=NOW + timedelta(minutes=9),
-            **usual,
-        )
-        seen = {"share_ratio": 0.573, "step_s": 16.8, "baseline_step_s": 8.9}
-        snapshot = {"rule": "allreduce_share", "cause": "unknown", "evidence": seen, **usual}
-        alert.events.create(at=NOW, kind="fired", snapshot=snapshot)
-        executor.loader.build_graph()
-        executor.migrate(latest)
-    finally:
-        MigrationExecutor(connection).migrate(latest)
+@pytest.mark.django_db
+def test_a_database_of_release_0_10_is_used_and_an_older_one_refused() -> None:
+    [squash] = [each for each in MigrationLoader(None).disk_migrations.values() if each.replaces]
+    recorder = MigrationRecorder(connection)
+    recorder.record_unapplied("fleet", squash.name)
+    of_0_10 = set(recorder.applied_migrations())
 
-    told = Alert.objects.get()
-    assert told.worst["figures"]["share_ratio"] == 0.573
-    assert told.latest["at_s"] == (NOW + timedelta(minutes=8)).timestamp()
-    assert "57.3" in AlertText(told, NOW).headline
+    check_release(of_0_10)
+    executor = MigrationExecutor(connection)
+    assert executor.migration_plan(executor.loader.graph.leaf_nodes()) == []
+    assert missing_migrations(of_0_10) == 0
+
+    with pytest.raises(OtherReleaseError, match="before 0.10"):
+        check_release(of_0_10 - {squash.replaces[-1]})

@@ -7,7 +7,8 @@ from django.conf import settings
 from django.core.management import CommandError, CommandParser
 
 from fleet.management.cli import BAD_INPUT, PlainCommand
-from fleet.ops.backups import missing_migrations, restore
+from fleet.ops.backups import restore
+from fleet.ops.releases import missing_migrations
 from fleet.ops.sockets import AlreadyRunningError, Lock
 
 
@@ -28,7 +29,7 @@ class Command(PlainCommand):
         except AlreadyRunningError as error:
             message = f"trnwatch runs on this folder ({error}); stop it first."
             raise CommandError(message, returncode=BAD_INPUT) from error
-        n_missing = missing_migrations(manifest)
+        n_missing = missing_migrations(manifest.applied)
         if options["json"]:
             answer = {"file": str(path), "made_at": manifest.made_at, "version": manifest.version}
             self.write_json(answer | {"migrations_to_apply": n_missing})

@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 
 from fleet.access.roles import DEMO_ADMIN, ensure_demo_admin
 from fleet.ops import outages, services, sockets, static_files
+from fleet.ops.releases import OtherReleaseError
 from fleet.ops.services import Services, StartError
 from fleet.ops.supervisor import end_leftovers
 from fleet.version import VERSION
@@ -58,7 +59,7 @@ class Command(BaseCommand):
         except sockets.AlreadyRunningError as holder:
             msg = f"trnwatch is already running here, at {holder}."
             raise CommandError(msg, returncode=BAD_INPUT) from holder
-        except (sockets.SocketError, services.NewerDatabaseError) as error:
+        except (sockets.SocketError, OtherReleaseError) as error:
             raise CommandError(str(error), returncode=BAD_INPUT) from error
         except DatabaseError as error:
             if not outages.is_outage(error):

@@ -66,7 +66,7 @@ def test_what_was_backed_up_comes_back_and_nothing_is_overwritten_unasked(
     assert token_names(tmp_path) == ["first"]
 
 
-def test_a_file_that_is_no_backup_or_of_a_newer_release_changes_nothing(
+def test_a_file_that_is_no_backup_or_of_another_release_changes_nothing(
     manage: Manage, tmp_path: Path
 ) -> None:
     manage("create_token", "first", "--scope", "ingest")
@@ -77,12 +77,15 @@ def test_a_file_that_is_no_backup_or_of_a_newer_release_changes_nothing(
     cut.write_bytes(file.read_bytes()[:-5000])
     newer = tmp_path / "newer.backup"
     rewritten(file, newer, lambda about: about["migrations"].append("fleet.9999_later"))
+    older = tmp_path / "older.backup"
+    rewritten(file, older, lambda about: about.update(migrations=["fleet.0001_initial"]))
     edited = tmp_path / "edited.backup"
     rewritten(file, edited, lambda about: about.update(sha256="0" * 64))
 
     for path, complaint in (
         (cut, "is not a complete backup"),
         (newer, "fleet.9999_later is unknown"),
+        (older, "before 0.10"),
         (edited, "is damaged"),
         (tmp_path / "none", "is not a complete backup"),
     ):
