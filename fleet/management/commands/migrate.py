@@ -13,7 +13,9 @@ from fleet.ops.releases import OtherReleaseError, check_release
 class Command(MigrateCommand):
     def handle(self, *arguments: Any, **options: Any) -> None:
         try:
-            check_release({*MigrationRecorder(connections[options["database"]]).applied_migrations()})
+            check_release(
+                {*MigrationRecorder(connections[options["database"]]).applied_migrations()}
+            )
         except OtherReleaseError as error:
             raise CommandError(str(error), returncode=2) from error
         super().handle(*arguments, **options)
