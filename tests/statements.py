@@ -57,7 +57,8 @@ class Recorder:
     """A plugin of pytest that lists in ``path`` the tests whose SQL others send too.
 
     The slowest are listed first, as long as others send each of their statements. Those in
-    ``always`` are not, nor those that are about what SQL can change.
+    ``always`` are not, nor those that are about what SQL can change. What the file says of tests
+    that do not run now stays.
     """
 
     path: Path
@@ -95,7 +96,8 @@ class Recorder:
 
     def pytest_sessionfinish(self) -> None:
         times = Counter(statement for each in self.sent.values() for statement in each)
-        listed = []
+        run = {*self.sent, *(name.partition("::")[0] for name in self.sent)}
+        listed = [name for name in self.path.read_text().split() if name not in run]
         for name in sorted(self.sent, key=lambda name: -self.took_s[name]):
             others_send = all(times[statement] > 1 for statement in self.sent[name])
             if others_send and not name.startswith(self.always):

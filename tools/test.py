@@ -1,7 +1,8 @@
 """Run the tests: everything on SQLite, and in parallel what SQL can change on PostgreSQL.
 
 What is named (`tests/fleet/test_search.py`, `-k silence`) runs alone, in one process and on
-SQLite; with `PG=1` on both. `--statements` finds what need not run on both.
+SQLite; with `PG=1` on both. `--statements` finds what need not run on both, also
+of some folders (`--statements tests/fleet/alerts`).
 """
 
 import os
@@ -132,8 +133,8 @@ def all_tests(arguments: Sequence[str]) -> set[int]:
 def main() -> None:
     """Run what was asked for; what was named may not touch the database at all, which is fine."""
     arguments = sys.argv[1:]
-    if arguments == ["--statements"]:
-        recorded = ["-m", OF_A_DATABASE, *SKIPPED, *ON_POSTGRES]
+    if arguments[:1] == ["--statements"]:
+        recorded = ["-m", OF_A_DATABASE, *SKIPPED, *(arguments[1:] or ON_POSTGRES)]
         sys.exit(pytest(*ALONE, *recorded, TRNWATCH_STATEMENTS="1"))
     chosen = is_chosen(arguments)
     if not chosen and not {"-n", "--numprocesses", "--pdb", "-x"} & set(arguments):
