@@ -88,10 +88,3 @@ def test_a_small_file_with_much_text_is_refused(lead: Client, settings: Settings
 
     assert status == 422
     assert "train.log.gz has more than 5 MB of text" in text
-
-
-def test_only_leads_import(client: Client, file: Path) -> None:
-    client.force_login(member("operator"))
-
-    assert client.get("/import/").status_code == 403
-    assert sent(client, "train.log", file.read_bytes())[0] == 403

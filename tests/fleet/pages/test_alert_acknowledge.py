@@ -2,7 +2,6 @@
 
 from datetime import UTC, datetime
 
-import pytest
 from django.test import Client
 
 from fleet.models import Alert
@@ -71,30 +70,3 @@ def test_a_comment_too_long_is_refused_and_nothing_is_acknowledged(
     assert response.status_code == 422
     assert "comment" in response.text
     assert Alert.objects.get().acknowledged_at is None
-
-
-def test_a_form_from_elsewhere_is_refused(alert: Alert, operator: object) -> None:
-    anonymous = Client(enforce_csrf_checks=True)
-    anonymous.force_login(operator)  # type: ignore[arg-type]
-
-    assert anonymous.post(address(alert)).status_code == 403
-
-
-def test_a_viewer_may_not(client: Client, alert: Alert, viewer: object) -> None:
-    assert client.post(address(alert)).status_code == 403
-    assert Alert.objects.get().acknowledged_at is None
-
-
-def test_an_anonymous_visitor_is_refused(client: Client, alert: Alert) -> None:
-    assert client.post(address(alert)).status_code == 403
-
-
-def test_an_unknown_name_is_not_found(client: Client, operator: object) -> None:
-    assert client.post("/alerts/999/acknowledge/").status_code == 404
-
-
-@pytest.mark.parametrize("method", ["get", "put", "delete"])
-def test_it_can_only_be_posted(
-    client: Client, alert: Alert, operator: object, method: str
-) -> None:
-    assert getattr(client, method)(address(alert)).status_code == 405

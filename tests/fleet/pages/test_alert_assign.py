@@ -58,15 +58,3 @@ def test_a_comment_too_long_is_refused(
 ) -> None:
     assert "comment: is longer" in give(client, alert, to="omar", comment="x" * 501)[1]
     assert alert.assigned_to == ""
-
-
-def test_a_viewer_may_not(client: Client, alert: Alert, viewer: User, omar: User) -> None:
-    assert give(client, alert, to="omar")[0] == 403
-
-
-def test_an_unknown_name_is_not_found(client: Client, operator: User) -> None:
-    assert client.post("/alerts/999/assign/").status_code == 404
-
-
-def test_it_can_only_be_posted(client: Client, alert: Alert, operator: User) -> None:
-    assert client.get(f"/alerts/{alert.pk}/assign/").status_code == 405

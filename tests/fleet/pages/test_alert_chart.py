@@ -72,10 +72,6 @@ def test_an_unknown_name_is_not_found(client: Client, alert: Alert) -> None:
     assert client.get(f"/alerts/{alert.pk}/charts/weather").status_code == 404
 
 
-def test_it_can_only_be_read(client: Client, alert: Alert, operator: object) -> None:
-    assert client.post(f"/alerts/{alert.pk}/charts/phases").status_code == 405
-
-
 def test_what_was_frozen_is_shown_to_anyone_who_asks_for_the_same_stretch(
     client: Client, hot: HotStore, fired: Fire
 ) -> None:

@@ -56,15 +56,3 @@ def test_one_too_long_is_refused(client: Client, alert: Alert, operator: object)
 
     assert response.status_code == 422
     assert not alert.events.filter(kind="commented").exists()
-
-
-def test_a_viewer_may_not(client: Client, alert: Alert, viewer: object) -> None:
-    assert client.post(address(alert), {"comment": "x"}).status_code == 403
-
-
-def test_an_unknown_name_is_not_found(client: Client, operator: object) -> None:
-    assert client.post("/alerts/999/comment/", {"comment": "x"}).status_code == 404
-
-
-def test_it_can_only_be_posted(client: Client, alert: Alert, operator: object) -> None:
-    assert client.get(address(alert)).status_code == 405

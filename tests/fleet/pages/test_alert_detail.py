@@ -321,14 +321,6 @@ def test_it_asks_the_database_little(
         client.get(f"/alerts/{alert.pk}/")
 
 
-def test_an_unknown_name_is_not_found(client: Client, db: None) -> None:
-    assert client.get("/alerts/999/").status_code == 404
-
-
-def test_it_can_only_be_read(client: Client, alert: Alert, operator: object) -> None:
-    assert client.post(f"/alerts/{alert.pk}/").status_code == 405
-
-
 def test_it_shows_how_the_loss_was_counted(page: Page, alert: Alert) -> None:
     text = page(f"/alerts/{alert.pk}/")
 

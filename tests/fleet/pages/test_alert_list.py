@@ -150,10 +150,6 @@ def test_a_page_without_a_past_says_that_it_shows_the_present(
     assert "This page shows the present" not in page(path)
 
 
-def test_it_can_only_be_read(client: Client, operator: object) -> None:
-    assert client.post("/alerts/").status_code == 405
-
-
 def test_without_a_node_and_a_run_it_says_that_nothing_is_watched(db: None, page: Page) -> None:
     text = page("/alerts/")
 

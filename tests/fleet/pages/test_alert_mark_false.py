@@ -99,17 +99,3 @@ def test_the_list_is_filtered_by_marks(
         assert [each.pk for each in (marked, other) if f'id="alert-{each.pk}"' in text] == [
             listed.pk
         ]
-
-
-def test_only_operators_may(client: Client, alert: Alert, viewer: object) -> None:
-    path = f"/alerts/{alert.pk}/mark-false/"
-
-    assert client.get(path).status_code == 405
-    assert client.post(path, NODE).status_code == 403
-    client.logout()
-    assert client.post(path, NODE).status_code == 403
-    assert Alert.objects.get().marked_false_at is None
-
-
-def test_an_unknown_alert_is_not_found(client: Client, operator: object) -> None:
-    assert client.post("/alerts/999/mark-false/", NODE).status_code == 404

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import pytest
 from django.test import Client
 
 from fleet.models import Alert, AlertEvent
@@ -45,12 +44,3 @@ def test_the_alert_leads_there_and_it_leads_back(page: Page, alert: Alert) -> No
 
     assert f'href="{there}">Post-mortem</a>' in page(alert.get_absolute_url())
     assert f'href="{alert.get_absolute_url()}">Alert {alert.pk}</a>' in page(there)
-
-
-@pytest.mark.parametrize("name", ["post-mortem/", "post-mortem.md"])
-def test_it_is_of_a_known_alert_and_can_only_be_read(
-    client: Client, alert: Alert, operator: object, name: str
-) -> None:
-    for pk in ("999", "x"):
-        assert client.get(f"/alerts/{pk}/{name}").status_code == 404
-    assert client.post(f"/alerts/{alert.pk}/{name}").status_code == 405

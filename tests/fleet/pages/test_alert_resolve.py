@@ -37,15 +37,3 @@ def test_it_is_over_once(client: Client, alert: Alert, operator: User) -> None:
 
     assert call_over(client, alert)[0] == 422
     assert alert.events.filter(kind="resolved").count() == 1
-
-
-def test_a_viewer_may_not(client: Client, alert: Alert, viewer: User) -> None:
-    assert call_over(client, alert)[0] == 403
-
-
-def test_an_unknown_name_is_not_found(client: Client, operator: User) -> None:
-    assert client.post("/alerts/999/resolve/").status_code == 404
-
-
-def test_it_can_only_be_posted(client: Client, alert: Alert, operator: User) -> None:
-    assert client.get(f"/alerts/{alert.pk}/resolve/").status_code == 405

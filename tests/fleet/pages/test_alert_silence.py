@@ -43,15 +43,3 @@ def test_what_cannot_be_is_refused(
     assert status == 422
     assert shown in reported
     assert not Silence.objects.exists()
-
-
-def test_a_viewer_may_not(client: Client, alert: Alert, viewer: User) -> None:
-    assert hush(client, alert)[0] == 403
-
-
-def test_an_unknown_name_is_not_found(client: Client, operator: User) -> None:
-    assert client.post("/alerts/999/silence/").status_code == 404
-
-
-def test_it_can_only_be_posted(client: Client, alert: Alert, operator: User) -> None:
-    assert client.get(f"/alerts/{alert.pk}/silence/").status_code == 405

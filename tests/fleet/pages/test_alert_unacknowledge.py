@@ -47,15 +47,3 @@ def test_there_must_be_something_to_give_back(
     assert "is not acknowledged" in reported
     Alert.objects.update(resolved_at=just_now())
     assert "already resolved" in give_back(client, alert)[1]
-
-
-def test_a_viewer_may_not(client: Client, alert: Alert, viewer: User) -> None:
-    assert give_back(client, alert)[0] == 403
-
-
-def test_an_unknown_name_is_not_found(client: Client, operator: User) -> None:
-    assert client.post("/alerts/999/unacknowledge/").status_code == 404
-
-
-def test_it_can_only_be_posted(client: Client, alert: Alert, operator: User) -> None:
-    assert client.get(f"/alerts/{alert.pk}/unacknowledge/").status_code == 405

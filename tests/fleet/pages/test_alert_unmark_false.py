@@ -50,17 +50,3 @@ def test_there_must_be_a_mark(client: Client, alert: Alert, operator: object) ->
 
     assert status == 422
     assert "is not marked as false" in text
-
-
-def test_only_operators_may(client: Client, marked: Alert, viewer: object) -> None:
-    path = f"/alerts/{marked.pk}/unmark-false/"
-
-    assert client.get(path).status_code == 405
-    assert client.post(path).status_code == 403
-    client.logout()
-    assert client.post(path).status_code == 403
-    assert Alert.objects.get().marked_false_at is not None
-
-
-def test_an_unknown_alert_is_not_found(client: Client, operator: object) -> None:
-    assert client.post("/alerts/999/unmark-false/").status_code == 404

@@ -69,15 +69,6 @@ def test_it_stands_by_itself_too(client: Client, operator: object) -> None:
     assert "HX-Target" in response["Vary"]
 
 
-def test_a_viewer_may_not(client: Client, viewer: object) -> None:
-    assert client.post(URL, DEPLOY).status_code == 403
-    assert client.get(URL).status_code == 403
-
-
-def test_it_cannot_be_deleted(client: Client, operator: object) -> None:
-    assert client.delete(URL).status_code == 405
-
-
 def test_it_lists_what_was_noted_of_the_run(client: Client, operator: object, run: Run) -> None:
     client.post(URL, DEPLOY)
 

@@ -42,13 +42,3 @@ def test_it_is_withdrawn_once(lead: Client) -> None:
     lead.post(path)
 
     assert "is already withdrawn" in lead.post(path, follow=True).text
-
-
-def test_others_may_not_and_nothing_else_can_be_done(lead: Client, client: Client) -> None:
-    path = f"/budgets/{Budget.objects.get().pk}/end/"
-
-    assert lead.get(path).status_code == 405
-    assert lead.post("/budgets/999999/end/").status_code == 404
-    client.force_login(member("operator"))
-    assert client.post(path).status_code == 403
-    assert Budget.objects.kept().exists()

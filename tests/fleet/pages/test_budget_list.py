@@ -89,15 +89,6 @@ def test_it_gives_htmx_only_the_partial_it_asks_for(lead: Client) -> None:
     assert "HX-Target" in page["Vary"]
 
 
-@pytest.mark.parametrize("role", ["viewer", "operator"])
-def test_others_neither_see_nor_set_budgets(client: Client, role: str) -> None:
-    client.force_login(member(role))
-
-    assert client.get("/budgets/").status_code == 403
-    assert client.post("/budgets/", new()).status_code == 403
-    assert not Budget.objects.exists()
-
-
 def test_many_budgets_take_no_more_queries(
     lead: Client, run: Run, django_assert_max_num_queries: DjangoAssertNumQueries
 ) -> None:

@@ -172,10 +172,6 @@ def test_the_menu_leads_there(page: Page, db: None) -> None:
     assert 'href="/changes/" data-page="changes" aria-current="page"' in page("/changes/")
 
 
-def test_it_can_only_be_read(client: Client, operator: User) -> None:
-    assert client.post("/changes/").status_code == 405
-
-
 def test_the_number_of_queries_does_not_grow(
     client: Client, db: None, django_assert_max_num_queries: DjangoAssertNumQueries
 ) -> None:

@@ -135,10 +135,6 @@ def test_it_asks_few_questions(
         client.get(COMPILES)
 
 
-def test_it_can_only_be_read(admin_client: Client) -> None:
-    assert admin_client.post(COMPILES).status_code == 405
-
-
 def test_anonymous_users_must_sign_in(client: Client, db: None, settings: Settings) -> None:
     settings.ANONYMOUS_READING = False
 

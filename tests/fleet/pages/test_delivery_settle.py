@@ -59,8 +59,3 @@ def test_only_what_is_dead_can_be_settled(
 
     assert response.status_code == 422
     assert "no longer dead" in response.text
-
-
-def test_a_viewer_may_not(client: Client, viewer: User, dead: Delivery) -> None:
-    assert post(client, dead, action="again").status_code == 403
-    assert Delivery.objects.get().state == "dead"

@@ -33,7 +33,3 @@ def test_all_of_them_go_the_same_way(
     assert client.post(HERE, fields).status_code == 302
 
     assert set(Delivery.objects.values_list("state", flat=True)) == {state}
-
-
-def test_a_viewer_may_not(client: Client, viewer: User, dead: Delivery) -> None:
-    assert client.post(HERE, {"action": "again"}).status_code == 403

@@ -116,10 +116,6 @@ def test_an_unknown_device_is_not_found(client: Client, alive: Run, path: str) -
     assert client.get(f"/nodes/{path}").status_code == 404
 
 
-def test_it_is_only_read(client: Client, alive: Run, operator: object) -> None:
-    assert client.post("/nodes/steady/devices/3/").status_code == 405
-
-
 @pytest.mark.parametrize("partial", ["lead", "figures", "alerts"])
 def test_each_part_updates_alone(page: Page, alive: Run, partial: str) -> None:
     headers = {"HX-Request": "true", "HX-Target": partial}

@@ -96,7 +96,3 @@ def test_a_message_links_to_documents_of_this_installation(alert: Alert) -> None
 @pytest.mark.parametrize("name", ["gremlins", "README", "0031-evidence"])
 def test_an_unknown_document_is_not_found(client: Client, db: None, name: str) -> None:
     assert client.get(f"/docs/{name}/").status_code == 404
-
-
-def test_a_document_can_only_be_read(client: Client, operator: object) -> None:
-    assert client.post("/docs/operations/").status_code == 405

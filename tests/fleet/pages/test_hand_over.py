@@ -139,11 +139,6 @@ def test_an_invalid_note_is_refused_at_its_field_and_stays_in_the_form(
     assert not HandoverNote.objects.exists()
 
 
-def test_a_viewer_reads_and_does_not_write(client: Client, viewer: User) -> None:
-    assert client.get("/hand-over/").status_code == 200
-    assert client.post("/hand-over/", {"text": "hm"}).status_code == 403
-
-
 @pytest.mark.parametrize("part", ["open", "note"])
 def test_it_gives_htmx_only_the_part_it_asks_for(page: Page, operator: User, part: str) -> None:
     reported = page("/hand-over/", **{"HX-Request": "true", "HX-Target": part})
@@ -169,7 +164,3 @@ def test_it_asks_the_database_the_same_however_much_there_is(
 
     with django_assert_max_num_queries(11):
         client.get("/hand-over/?hours=8")
-
-
-def test_other_methods_are_refused(client: Client, operator: User) -> None:
-    assert client.put("/hand-over/").status_code == 405

@@ -44,7 +44,3 @@ def test_an_empty_shift_is_shown_as_empty(client: Client, viewer: User) -> None:
 
     assert "## Open: 0\n\nNothing.\n" in text
     assert "Pages in 90 days: none. Warnings in 90 days: none." in text
-
-
-def test_it_can_only_be_read(client: Client, operator: User) -> None:
-    assert client.post("/hand-over/markdown").status_code == 405

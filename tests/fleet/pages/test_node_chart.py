@@ -151,10 +151,6 @@ def test_a_node_without_links_has_no_link_chart(client: Client, alive: Run) -> N
     assert client.get("/nodes/stray/charts/cores").status_code == 200
 
 
-def test_it_can_only_be_read(client: Client, alive: Run, operator: object) -> None:
-    assert client.post(LATENCY).status_code == 405
-
-
 def test_what_was_noted_of_the_node_of_its_run_or_of_everything_is_marked(
     client: Client, alive: Run, steady: Node, limping: Node
 ) -> None:

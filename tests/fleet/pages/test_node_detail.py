@@ -327,14 +327,6 @@ def test_it_asks_the_database_little(
         client.get("/nodes/limping/")
 
 
-def test_an_unknown_name_is_not_found(client: Client, alive: Run) -> None:
-    assert client.get("/nodes/missing/").status_code == 404
-
-
-def test_it_can_only_be_read(client: Client, alive: Run, operator: object) -> None:
-    assert client.post("/nodes/steady/").status_code == 405
-
-
 def test_its_alert_history_names_causes_and_compares_with_its_peers(
     page: Page, fired: Callable[..., Alert]
 ) -> None:

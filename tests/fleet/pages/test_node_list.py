@@ -154,10 +154,6 @@ def test_a_hundred_nodes_cost_no_more_queries_than_one(
     assert "100 nodes" in text
 
 
-def test_it_can_only_be_read(client: Client, operator: object) -> None:
-    assert client.post("/nodes/").status_code == 405
-
-
 def many(run: Run, n: int) -> None:
     Node.objects.bulk_create(
         Node(

@@ -69,13 +69,3 @@ def test_a_node_that_reports_is_refused(client: Client, gone: Node, operator: Us
     assert "Stop its agent and its training job first" in refused
     assert "Retire this node" not in refused
     assert Node.objects.get(name="steady").retired_at is None
-
-
-def test_a_viewer_may_not(client: Client, gone: Node, viewer: User) -> None:
-    assert client.post("/nodes/gone/retire/").status_code == 403
-    assert client.get("/nodes/gone/retire/").status_code == 405
-    assert Node.objects.get(name="gone").retired_at is None
-
-
-def test_an_unknown_node_is_not_found(client: Client, gone: Node, operator: User) -> None:
-    assert client.post("/nodes/nothing/retire/").status_code == 404

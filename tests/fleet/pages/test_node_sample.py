@@ -94,18 +94,6 @@ def test_a_viewer_sees_why_not_and_may_not(
     assert not SampleRequest.objects.exists()
 
 
-def test_a_form_of_another_site_is_refused(node: Node, operator: User) -> None:
-    strict = Client(enforce_csrf_checks=True)
-    strict.force_login(operator)
-
-    assert strict.post(URL).status_code == 403
-
-
-def test_it_is_a_post_of_a_known_node(client: Client, node: Node, operator: User) -> None:
-    assert client.get(URL).status_code == 405
-    assert client.post("/nodes/missing/sample/").status_code == 404
-
-
 def test_the_reason_why_it_is_not_possible_is_shown(
     panel: Callable[[], str], node: Node, operator: User, settings: Settings
 ) -> None:

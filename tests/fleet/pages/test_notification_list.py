@@ -134,10 +134,6 @@ def test_many_deliveries_cost_no_more_queries_than_one(
         page(HERE)
 
 
-def test_it_cannot_be_posted_to(client: Client, admin: User) -> None:
-    assert client.post(HERE).status_code == 405
-
-
 def test_what_waits_for_a_receiver_being_tried_is_not_called_forsaken(
     page: Page, hook: Receiver, alert: Alert
 ) -> None:

@@ -61,12 +61,3 @@ def test_what_is_wrong_is_named_and_no_account_is_created(
     assert page.status_code == 422
     assert list(page.context["form"].errors) == [field]
     assert User.objects.count() == 1
-
-
-@pytest.mark.parametrize("role", ["viewer", "operator", "lead"])
-def test_it_is_for_admins(client: Client, role: str) -> None:
-    client.force_login(member(role))
-
-    assert client.get("/people/").status_code == 403
-    assert client.post("/people/", {"name": "ada", "role": "admin"}).status_code == 403
-    assert User.objects.count() == 1

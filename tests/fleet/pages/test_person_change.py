@@ -85,12 +85,3 @@ def test_an_unknown_change_changes_nothing(
     assert page.status_code == 200
     assert role_of(viewer) == "viewer"
     assert "is now" not in page.text
-
-
-@pytest.mark.parametrize("role", ["viewer", "operator", "lead"])
-def test_it_is_for_admins(client: Client, role: str) -> None:
-    user = member(role)
-    client.force_login(user)
-
-    assert client.post(f"/people/{user.pk}/", {"act": "role", "role": "admin"}).status_code == 403
-    assert role_of(User.objects.get(pk=user.pk)) == role

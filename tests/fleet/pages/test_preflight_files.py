@@ -152,11 +152,3 @@ def test_too_many_files_at_once_are_refused(at_the_form: Client, settings: Setti
 
     assert at_the_form.post("/preflight/files", given(*group())).status_code == 400
     assert not Preflight.objects.exists()
-
-
-def test_a_viewer_may_not_and_no_one_reads_there(client: Client) -> None:
-    client.force_login(member("viewer"))
-
-    assert client.post("/preflight/files", given(*group())).status_code == 403
-    assert client.get("/preflight/files").status_code == 405
-    assert not Preflight.objects.exists()

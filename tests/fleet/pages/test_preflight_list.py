@@ -38,13 +38,6 @@ def test_an_operator_asks_for_one(at_the_form: Client) -> None:
     assert "counting accelerators" in response.text
 
 
-def test_a_viewer_may_not(client: Client) -> None:
-    client.force_login(member("viewer"))
-
-    assert client.post("/preflight/", NEW).status_code == 403
-    assert not Preflight.objects.exists()
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -119,9 +112,3 @@ def test_only_the_list_is_renewed(page: Page) -> None:
 
     assert part.lstrip().startswith('<section class="panel" id="preflights"')
     assert "<html" not in part
-
-
-def test_other_methods_are_refused(client: Client) -> None:
-    client.force_login(member("operator"))
-
-    assert client.put("/preflight/").status_code == 405

@@ -81,7 +81,3 @@ def test_only_administrators_may(client: Client, operator: User, hook: Receiver)
     assert client.get(f"/notifications/receivers/{hook.pk}/").status_code == 403
     assert post(client, hook, action="delete").status_code == 403
     assert Receiver.objects.exists()
-
-
-def test_an_unknown_name_is_not_found(client: Client, admin: User) -> None:
-    assert client.get("/notifications/receivers/99/").status_code == 404

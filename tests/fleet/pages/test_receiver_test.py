@@ -79,7 +79,3 @@ def test_without_htmx_it_leads_back(
 
 def test_a_viewer_may_not(client: Client, viewer: User, hook: Receiver) -> None:
     assert client.post(path(hook)).status_code == 403
-
-
-def test_it_is_no_page(client: Client, operator: User, hook: Receiver) -> None:
-    assert client.get(path(hook)).status_code == 405

@@ -73,12 +73,3 @@ def test_the_default_route_stays_and_takes_everything(
     default = Route.objects.get(is_default=True)
     assert order() == "abce"
     assert (default.matchers, default.goes_on) == ("", False)
-
-
-def test_only_administrators_may(client: Client, operator: User, table: list[Route]) -> None:
-    assert client.get(f"/notifications/routes/{table[0].pk}/").status_code == 403
-    assert post(client, table[0], action="delete").status_code == 403
-
-
-def test_an_unknown_name_is_not_found(client: Client, admin: User) -> None:
-    assert client.get("/notifications/routes/99/").status_code == 404

@@ -50,8 +50,3 @@ def test_an_invalid_value_is_reported_next_to_its_field(
     assert response.status_code == 422
     assert why in response.text
     assert not Route.objects.exists()
-
-
-def test_only_administrators_may(client: Client, operator: User) -> None:
-    assert client.get(HERE).status_code == 403
-    assert post(client).status_code == 403

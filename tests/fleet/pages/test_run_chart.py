@@ -64,7 +64,3 @@ def test_a_bad_window_is_refused(client: Client, alive: Run) -> None:
 @pytest.mark.parametrize("path", ["/runs/llama/charts/weather", "/runs/missing/charts/share"])
 def test_it_does_not_know_other_charts_or_runs(client: Client, alive: Run, path: str) -> None:
     assert client.get(path).status_code == 404
-
-
-def test_it_can_only_be_read(client: Client, alive: Run, operator: object) -> None:
-    assert client.post("/runs/llama/charts/share").status_code == 405

@@ -4,7 +4,6 @@ import time
 from datetime import timedelta
 
 import pytest
-from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
 from django.utils.html import strip_tags
@@ -76,10 +75,6 @@ def test_it_asks_no_more_for_four_runs(
     text(client, "llama", "twin")
     with django_assert_max_num_queries(12):
         text(client, "llama", "twin")
-
-
-def test_it_is_for_reading_only(client: Client, operator: User) -> None:
-    assert client.post(HERE).status_code == 405
 
 
 def test_the_list_has_a_box_for_each_run(client: Client, pair: tuple[Run, Run]) -> None:

@@ -246,14 +246,6 @@ def test_it_asks_the_database_little(
         client.get("/runs/llama/")
 
 
-def test_an_unknown_name_is_not_found(client: Client, alive: Run) -> None:
-    assert client.get("/runs/missing/").status_code == 404
-
-
-def test_it_can_only_be_read(client: Client, alive: Run, operator: object) -> None:
-    assert client.post("/runs/llama/").status_code == 405
-
-
 def test_its_map_shows_the_signal_that_is_chosen(page: Page, alive: Run) -> None:
     text = page("/runs/llama/?signal=utilization")
 

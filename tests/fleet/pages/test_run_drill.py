@@ -140,17 +140,3 @@ def test_a_real_run_cannot_be_drilled(client: Client, operator: object) -> None:
 
     assert client.get(DRILL).status_code == 404
     assert post(client).status_code == 404
-
-
-@pytest.mark.parametrize("method", ["get", "post"])
-def test_a_viewer_may_not(client: Client, viewer: object, method: str) -> None:
-    assert getattr(client, method)(DRILL).status_code == 403
-
-
-def test_an_anonymous_visitor_is_refused(client: Client) -> None:
-    assert client.post(DRILL, GOOD).status_code == 403
-    assert not InjectedFault.objects.exists()
-
-
-def test_it_knows_no_other_method(client: Client, operator: object) -> None:
-    assert client.delete(DRILL).status_code == 405

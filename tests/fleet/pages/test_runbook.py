@@ -71,10 +71,6 @@ def test_an_unknown_name_is_not_found(client: Client, db: None, name: str) -> No
     assert client.get(f"/runbooks/{name}/").status_code == 404
 
 
-def test_it_can_only_be_read(client: Client, operator: object) -> None:
-    assert client.post("/runbooks/node_silent/").status_code == 405
-
-
 def test_a_wide_table_scrolls_by_itself(client: Client, db: None) -> None:
     text = client.get("/runbooks/input-tiers/").text
 

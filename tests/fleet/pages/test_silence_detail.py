@@ -4,7 +4,6 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from django.contrib.auth.models import User
-from django.test import Client
 
 from fleet import alerts
 from fleet.models import Alert, Silence
@@ -44,11 +43,3 @@ def test_it_gives_htmx_only_the_part_it_asks_for(page: Page, db: None) -> None:
     reported = page(made().get_absolute_url(), **{"HX-Request": "true", "HX-Target": "silence"})
 
     assert reported.strip().startswith('<div class="cols" id="silence"')
-
-
-def test_an_unknown_name_is_not_found(client: Client, viewer: User) -> None:
-    assert client.get("/silences/999/").status_code == 404
-
-
-def test_it_can_only_be_read(client: Client, operator: User) -> None:
-    assert client.post(made().get_absolute_url()).status_code == 405

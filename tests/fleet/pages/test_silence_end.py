@@ -102,16 +102,3 @@ def test_without_javascript_it_leads_back(
     assert client.post(address, {"span": "now", "back": "/silences/"})["Location"] == "/silences/"
     again = client.post(address, {"span": "now", "back": "/silences/"})
     assert (again.status_code, "already expired" in again.text) == (422, True)
-
-
-def test_a_viewer_may_not(client: Client, silence: Silence, viewer: User) -> None:
-    assert end(client, silence, span="now")[0] == 403
-    assert silence.expired_by == ""
-
-
-def test_an_unknown_name_is_not_found(client: Client, operator: User) -> None:
-    assert client.post("/silences/999/end/").status_code == 404
-
-
-def test_it_can_only_be_posted(client: Client, silence: Silence, operator: User) -> None:
-    assert client.get(f"/silences/{silence.pk}/end/").status_code == 405

@@ -89,7 +89,3 @@ def test_it_asks_the_database_for_all_silences_at_once(
 
     with django_assert_max_num_queries(8):
         client.get("/silences/")
-
-
-def test_it_can_only_be_read(client: Client, operator: User) -> None:
-    assert client.post("/silences/").status_code == 405

@@ -49,11 +49,3 @@ def test_it_asks_the_database_the_same_however_many_there_are(
 
     with django_assert_max_num_queries(6):
         client.get("/silences/preview?matchers=severity=page")
-
-
-def test_a_viewer_may_not(client: Client, viewer: User) -> None:
-    assert client.get("/silences/preview").status_code == 403
-
-
-def test_it_can_only_be_read(client: Client, operator: User) -> None:
-    assert client.post("/silences/preview").status_code == 405

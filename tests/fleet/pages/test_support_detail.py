@@ -1,7 +1,6 @@
 """One support check: blocking operators first, then all with their remedy."""
 
 import pytest
-from django.contrib.auth.models import User
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
@@ -89,11 +88,3 @@ def test_it_stays_within_its_queries(
 
     with django_assert_max_num_queries(10):
         assert client.get(path).status_code == 200
-
-
-def test_an_unknown_name_is_not_found(client: Client) -> None:
-    assert client.get("/support/99/").status_code == 404
-
-
-def test_it_only_reads(client: Client, operator: User) -> None:
-    assert client.post(kept().get_absolute_url()).status_code == 405

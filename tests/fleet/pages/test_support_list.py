@@ -49,11 +49,6 @@ def test_an_operator_pastes_a_list_and_gives_the_report(client: Client, operator
     assert (kept.file, kept.basis["report"]["file"]) == ("pasted text", "result.json")
 
 
-def test_a_viewer_may_not(client: Client, viewer: User) -> None:
-    assert client.post("/support/", {"text": "aten::add"}).status_code == 403
-    assert not SupportCheck.objects.exists()
-
-
 @pytest.mark.parametrize(
     ("data", "field", "shown"),
     [
@@ -112,7 +107,3 @@ def test_it_stays_within_its_queries(
     with django_assert_max_num_queries(10):
         text = client.get("/support/").text
     assert text.count('class="check"') == 5
-
-
-def test_it_knows_no_other_method(client: Client, operator: User) -> None:
-    assert client.delete("/support/").status_code == 405

@@ -35,11 +35,3 @@ def test_the_first_to_revoke_it_stays_on_record(client: Client, token: Token) ->
     token.refresh_from_db()
     assert "already revoked" in response.text
     assert (token.revoked_by, token.revoked_at) == ("ada", NOON)
-
-
-def test_it_is_for_admins_and_by_post(client: Client, token: Token) -> None:
-    client.force_login(member("lead"))
-    assert client.post(f"/tokens/{token.pk}/revoke/").status_code == 403
-    client.force_login(member("admin"))
-    assert client.get(f"/tokens/{token.pk}/revoke/").status_code == 405
-    assert client.post("/tokens/999/revoke/").status_code == 404

@@ -7,7 +7,6 @@ from django.test import Client
 
 from fleet.trials.services import begin, update_figures
 from telemetry.store.hot import HotStore
-from tests.fleet.test_anonymous_access import member
 from tests.fleet.trials.conftest import LATER, made, train
 from tests.helpers import NOON
 
@@ -60,9 +59,3 @@ def test_a_ratio_is_that_of_its_two_figures(rows: list[list[str]]) -> None:
 def test_no_cell_is_a_formula_and_what_is_unknown_is_empty(rows: list[list[str]]) -> None:
     assert rows[1][0] == "'=1+1"
     assert rows[-1][-1] == ""
-
-
-def test_an_unknown_trial_is_not_found(client: Client, db: None, redis_url: str) -> None:
-    assert client.get("/trials/nothing/figures.csv").status_code == 404
-    client.force_login(member("admin"))
-    assert client.post("/trials/nothing/figures.csv").status_code == 405

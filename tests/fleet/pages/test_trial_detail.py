@@ -198,9 +198,3 @@ def test_it_asks_the_database_little(
 
     with django_assert_max_num_queries(10):
         client.get("/trials/bakeoff/")
-
-
-def test_an_unknown_trial_is_not_found_and_nothing_is_posted(client: Client, trial: Trial) -> None:
-    assert client.get("/trials/nothing/").status_code == 404
-    client.force_login(member("lead"))
-    assert client.post("/trials/bakeoff/").status_code == 405

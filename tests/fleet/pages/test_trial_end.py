@@ -25,20 +25,3 @@ def test_a_lead_ends_it_once(client: Client, trial: Trial) -> None:
     assert "has already ended" in second.text
     assert ended_at is not None
     assert Trial.objects.get().ended_at == ended_at
-
-
-def test_an_operator_may_not(client: Client, trial: Trial) -> None:
-    client.force_login(member("operator"))
-
-    assert client.post("/trials/bakeoff/end/").status_code == 403
-    assert Trial.objects.get().ended_at is None
-
-
-def test_reading_ends_nothing(client: Client, trial: Trial) -> None:
-    assert client.get("/trials/bakeoff/end/").status_code == 405
-
-
-def test_an_unknown_trial_is_not_found(client: Client, trial: Trial) -> None:
-    client.force_login(member("lead"))
-
-    assert client.post("/trials/nothing/end/").status_code == 404

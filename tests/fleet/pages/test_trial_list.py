@@ -54,13 +54,6 @@ def test_a_lead_begins_one(lead: Client, redis_url: str, arms: tuple[Run, Run]) 
     assert "being calculated" in response.text
 
 
-def test_an_operator_may_not(client: Client, redis_url: str, arms: tuple[Run, Run]) -> None:
-    client.force_login(member("operator"))
-
-    assert client.post("/trials/", FORM).status_code == 403
-    assert not Trial.objects.exists()
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [("name", "a b"), ("question", ""), ("baseline", ""), ("planned_steps", "many")],

@@ -8,7 +8,6 @@ from fleet.models import Run, Trial
 from fleet.trials.services import begin, update_figures
 from telemetry.store.hot import HotStore
 from tests.fleet.pages.conftest import Page
-from tests.fleet.test_anonymous_access import member
 from tests.fleet.trials.conftest import LATER, made, train
 from tests.helpers import NOON
 
@@ -80,9 +79,3 @@ def test_it_asks_the_database_little(
 ) -> None:
     with django_assert_max_num_queries(10):
         assert client.get("/trials/bakeoff/print/").status_code == 200
-
-
-def test_an_unknown_trial_is_not_found_and_nothing_is_posted(client: Client, db: None) -> None:
-    assert client.get("/trials/nothing/print/").status_code == 404
-    client.force_login(member("admin"))
-    assert client.post("/trials/nothing/print/").status_code == 405

@@ -9,7 +9,6 @@ from fleet.trials.schedule import update_observed_runs
 from fleet.trials.services import update_figures
 from telemetry.store.hot import HotStore
 from tests.fleet.pages.conftest import Page
-from tests.fleet.test_anonymous_access import member
 from tests.fleet.trials.arms import let_train, trial_of_two
 from tests.fleet.trials.conftest import LATER, made, train
 
@@ -191,10 +190,3 @@ def test_it_asks_the_database_little(
 ) -> None:
     with django_assert_max_num_queries(7):
         client.get(PAGE)
-
-
-@pytest.mark.usefixtures("seen")
-def test_an_unknown_trial_is_not_found_and_nothing_is_posted(client: Client) -> None:
-    assert client.get("/trials/nothing/schedule/").status_code == 404
-    client.force_login(member("admin"))
-    assert client.post(PAGE).status_code == 405

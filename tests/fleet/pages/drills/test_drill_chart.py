@@ -4,7 +4,6 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from django.contrib.auth.models import User
 from django.test import Client
 
 from fleet.models import Alert, InjectedFault
@@ -76,7 +75,3 @@ def test_a_bad_window_is_reported_by_its_field(client: Client, drilled: Drilled)
 def test_unknown_names_are_not_found(client: Client, drilled: Drilled) -> None:
     assert client.get(f"/drills/{drilled().pk}/charts/gremlins").status_code == 404
     assert client.get("/drills/4711/charts/share").status_code == 404
-
-
-def test_it_knows_no_other_method(client: Client, drilled: Drilled, operator: User) -> None:
-    assert client.post(f"/drills/{drilled().pk}/charts/share").status_code == 405

@@ -121,11 +121,3 @@ def test_only_an_operator_is_offered_to_end_it(page: Page, drilled: Drilled, vie
 
     assert 'data-role="viewer"' in text
     assert 'class="operator"' in text
-
-
-def test_an_unknown_name_is_not_found(client: Client, drilled: Drilled) -> None:
-    assert client.get("/drills/4711/").status_code == 404
-
-
-def test_it_knows_no_other_method(client: Client, drilled: Drilled, operator: User) -> None:
-    assert client.post(f"/drills/{drilled().pk}/").status_code == 405

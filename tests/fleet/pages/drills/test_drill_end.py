@@ -42,19 +42,3 @@ def test_what_is_over_cannot_be_ended(client: Client, drilled: Drilled, operator
 
     assert response.status_code == 422
     assert "is not under way" in response.text
-
-
-def test_a_viewer_may_not(client: Client, drilled: Drilled, viewer: User) -> None:
-    fault = drilled(ago=timedelta(seconds=20))
-
-    assert client.post(f"/drills/{fault.pk}/end/").status_code == 403
-
-
-def test_an_unknown_drill_cannot_be_ended(
-    client: Client, drilled: Drilled, operator: User
-) -> None:
-    assert client.post("/drills/4711/end/").status_code == 404
-
-
-def test_looking_ends_nothing(client: Client, drilled: Drilled, operator: User) -> None:
-    assert client.get(f"/drills/{drilled().pk}/end/").status_code == 405

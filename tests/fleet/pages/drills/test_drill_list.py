@@ -147,7 +147,3 @@ def test_where_all_runs_are_real_the_page_states_it(
     page: Page, alive: Run, operator: User
 ) -> None:
     assert "real runs cannot be drilled" in page(DRILLS)
-
-
-def test_it_knows_no_other_method(client: Client, operator: User) -> None:
-    assert client.post(DRILLS).status_code == 405

@@ -120,16 +120,3 @@ def test_a_run_that_is_over_is_reported_next_to_its_field(
     assert "newer, " in response.text
     assert client.get(f"{NEW}?run=llama").status_code == 404
     assert not InjectedFault.objects.exists()
-
-
-@pytest.mark.parametrize("method", ["get", "post"])
-def test_a_viewer_may_not(client: Client, simulated: Run, viewer: User, method: str) -> None:
-    assert getattr(client, method)(NEW).status_code == 403
-
-
-def test_an_anonymous_visitor_is_refused(client: Client, simulated: Run) -> None:
-    assert client.post(NEW, GOOD).status_code == 403
-
-
-def test_it_knows_no_other_method(client: Client, simulated: Run, operator: User) -> None:
-    assert client.delete(NEW).status_code == 405

@@ -48,11 +48,3 @@ def test_it_breaks_nothing(page: Page, simulated: Run, operator: User) -> None:
 
 def test_an_unknown_name_is_not_found(client: Client, simulated: Run, operator: User) -> None:
     assert client.get("/drills/preview?run=missing").status_code == 404
-
-
-def test_a_viewer_may_not(client: Client, simulated: Run, viewer: User) -> None:
-    assert client.get("/drills/preview").status_code == 403
-
-
-def test_it_knows_no_other_method(client: Client, simulated: Run, operator: User) -> None:
-    assert client.post("/drills/preview").status_code == 405
