@@ -278,7 +278,7 @@ def test_a_log_is_the_same_in_each_encoding(tmp_path: Path, family: str) -> None
 PACKED: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress,
     "xz": partial(lzma.compress, preset=0),
-    "bz2": bz2.compress,
+    "bz2": partial(bz2.compress, compresslevel=1),
     "zst": zstandard.ZstdCompressor().compress,
 }
 
@@ -301,12 +301,12 @@ def test_a_compressed_log_that_breaks_off_counts_as_far_as_it_goes(
     tmp_path: Path, kind: str
 ) -> None:
     # Enough for several blocks of each compression.
-    text = "".join(f"{neuronx(n, loss=n / 7)} {n * n:x}\n" for n in range(30_000)).encode()
+    text = "".join(f"{neuronx(n, loss=n / 7)} {n * n:x}\n" for n in range(6_000)).encode()
     packed = PACKED[kind](text)
     path = tmp_path / "train.log"
     path.write_bytes(packed[: len(packed) * 9 // 10])
 
-    assert 1_000 < len(read_logs([path], LogContext()).steps) < 30_000
+    assert 1_000 < len(read_logs([path], LogContext()).steps) < 6_000
 
 
 def test_lines_that_a_container_runtime_cut_are_joined() -> None:
