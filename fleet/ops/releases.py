@@ -31,6 +31,4 @@ def check_release(applied: Set[tuple[str, str]]) -> None:
 def missing_migrations(applied: Set[tuple[str, str]]) -> int:
     """Count the migrations that this release would apply."""
     ours = MigrationLoader(None).disk_migrations
-    return sum(
-        not applied.issuperset(migration.replaces or [key]) for key, migration in ours.items()
-    )
+    return sum(not {*(each.replaces or [key])} <= applied for key, each in ours.items())

@@ -102,8 +102,8 @@ def test_pages_refuse_who_may_not_and_what_they_do_not_know(
         for name in names.split():
             path = re.sub(r"<(\w+):\w+>", lambda m: "0" if m[1] == "int" else "x", routes[name])
             other = [("PUT", None)] if reads and posts else []
-            for method, role in [("GET", reads), ("POST", posts), *other]:
-                for visitor, expected in answers(method, role, routes[name]):
+            for method, asked in [("GET", reads), ("POST", posts), *other]:
+                for visitor, expected in answers(method, asked, routes[name]):
                     status = visitors[visitor].generic(method, path, "", form).status_code
                     if status not in expected:
                         wrong.append(f"{method} {path} by {visitor}: {status}, not {expected}")
