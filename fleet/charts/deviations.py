@@ -39,6 +39,8 @@ class Signal:
     follows_step: bool = False
     # The side of the peers that costs steps: 1 above them, -1 below, 0 either.
     worse: int = 0
+    # What rounding adds to a value, in steps of the store: one that is no mean may be off by one.
+    rounding: float = ROUNDING
 
     def harm(self, apart: FloatArray) -> FloatArray:
         """Return how far values are from their peers to the side that costs steps."""
@@ -66,8 +68,8 @@ class Signal:
         if self.metric == "efa_retransmits_per_s":
             return np.sqrt(np.maximum(medians, 1.0))
         if self.unit == "ratio":
-            return np.full(medians.shape, ROUNDING / RATIO_STEPS)
-        return np.asarray(ROUNDING * 2.0**-8 * np.abs(medians))
+            return np.full(medians.shape, self.rounding / RATIO_STEPS)
+        return np.asarray(self.rounding * 2.0**-8 * np.abs(medians))
 
 
 _ALL = (

@@ -94,12 +94,22 @@ class HeatGroup:
     n_runs: int = 1
 
     @property
-    def stands_out(self) -> bool:
-        return self.outlier is not None or any(row.alert or row.state for row in self.rows)
+    def calmness(self) -> int:
+        """Order groups: 0 with an alert or a silent node, 1 where a part stands out, else 2."""
+        if any(row.alert or row.state for row in self.rows):
+            return 0
+        return 1 if self.outlier is not None else 2
 
     @property
     def is_drill(self) -> bool:
         return any(row.alert is not None and row.alert.is_drill for row in self.rows)
+
+    @property
+    def is_accused(self) -> bool:
+        """Whether an alert names the node in which a part stands out."""
+        return any(
+            row.alert and self.outlier and row.name == self.outlier.node for row in self.rows
+        )
 
     @property
     def finding(self) -> str:
@@ -171,11 +181,12 @@ def heat_groups(
         ]
         found = each[0] if n_runs == 1 else joined(each)
         harm = found.harm
-        stands_out = is_accused[members] | columns.is_silent[members] | (harm > 0)
+        is_known = is_accused[members] | columns.is_silent[members]
+        stands_out = is_known | (harm > 0)
         is_whole = not is_large or (n_runs == 1 and len(members) <= SMALL_GROUP)
         own = np.arange(len(members)) if is_whole else np.flatnonzero(stands_out)
         # Those that are alike keep their order: a row moves only where that says something.
-        own = own[np.argsort(-np.round(harm[own], 1), kind="stable")]
+        own = own[np.lexsort((-np.round(harm[own], 1), ~is_known[own]))]
         own = own if is_whole else own[: OWN_ROWS if n_runs == 1 else SMALL_GROUP * OWN_ROWS]
         rows = [
             node_row(columns, int(members[i]), found, i, accusing.get(int(roster.key[members[i]])))
@@ -197,7 +208,7 @@ def heat_groups(
 
     groups = [group_of(small)] if small else []
     groups += [group_of([each]) for each in by_run if int(each[0]) not in apart]
-    return sorted(groups, key=lambda group: not group.stands_out)
+    return sorted(groups, key=lambda group: group.calmness)
 
 
 def joined(each: Sequence[Compared]) -> Compared:

@@ -40,21 +40,26 @@ def outliers(values: FloatArray) -> list[int]:
     the parts (1.4826 times the median absolute deviation), 8 % of their level, and 2.3 times its
     own noise, over any fifteenth of the window (at least twelve samples, at most a fifth) or the
     last ten samples. Pieces are short, so that an outlier of two pieces fills one of them.
+    Next to the furthest one, those that are less than 8 % as far are noise.
     """
     if values.shape[1] < 3 or not len(values):
         return []
     n_pieces = max(min(5, len(values)), min(N_PIECES, len(values) // MIN_PIECE))
     pieces = [values[-N_RECENT:], *reversed(np.array_split(values, n_pieces))]
-    parts = dict.fromkeys(part for piece in pieces for part in _outliers_in(piece))
-    return list(parts)[:N_OUTLIERS]
+    furthest: dict[int, float] = {}
+    for piece in pieces:
+        for part, off in _outliers_in(piece).items():
+            furthest[part] = max(off, furthest.get(part, 0.0))
+    least = OUTLIER_RATIO * max(furthest.values(), default=0.0)
+    return [part for part, off in furthest.items() if off >= least][:N_OUTLIERS]
 
 
-def _outliers_in(recent: FloatArray) -> list[int]:
-    """Return the outliers among the parts, the furthest first."""
+def _outliers_in(recent: FloatArray) -> dict[int, float]:
+    """Return how far each outlier among the parts is from its peers, the furthest first."""
     seen = np.flatnonzero(np.isfinite(recent).any(axis=0))
     reported = recent[np.isfinite(recent).any(axis=1)][:, seen].astype(float)
     if not reported.size:
-        return []
+        return {}
     # Common changes, such as compute and wait phases, do not count.
     apart = reported - np.nanmedian(reported, axis=1)[:, None]
     level = np.nanmedian(apart, axis=0)
@@ -62,7 +67,7 @@ def _outliers_in(recent: FloatArray) -> list[int]:
     spread = 1.4826 * np.median(off)
     alike = max(OUTLIER_DEVIATIONS * spread, OUTLIER_RATIO * abs(np.nanmedian(reported)), 1e-12)
     places = np.flatnonzero(off > np.maximum(alike, NOISE_DEVIATIONS * np.nanstd(apart, axis=0)))
-    return [int(seen[i]) for i in places[np.argsort(-off[places])]]
+    return {int(seen[i]): float(off[i]) for i in places[np.argsort(-off[places])]}
 
 
 def part_lines(series: Series, part: str, *, marked: Sequence[int] = ()) -> list[ChartLine]:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -24,6 +24,7 @@ from fleet.runs.devices import stages
 from fleet.runs.node_columns import NodeColumns, Roster
 from telemetry.blocks import FloatArray, IntArray, mean
 from telemetry.steps import StepBatch
+from telemetry.store.history import parts_at, worker_minutes
 from telemetry.store.hot import HotStore
 from telemetry.store.packing import decode, unpack
 from telemetry.store.reading import Packed
@@ -47,6 +48,7 @@ class Readings:
     newest: Mapping[str, FloatArray]
     level: Mapping[str, FloatArray]
     step_s: Mapping[str, float]  # of each run, by name
+    is_kept: bool = False  # one rounded value each, of a minute
     # What came of them: readings of many nodes are used for several seconds.
     compared: dict[tuple[object, ...], "Compared"] = field(default_factory=dict)
 
@@ -110,12 +112,43 @@ def current_steps(hot: HotStore, runs: Sequence[str], *, now_s: float) -> dict[s
     return steps
 
 
-def busy_readings(columns: NodeColumns) -> Readings:
-    """Return the utilization of all nodes at a second in the past: no more is read of it."""
-    kept: dict[str, FloatArray] = {}
-    for rows, codes in columns.codes.values():
-        _put(kept, SIGNALS["utilization"], columns.roster, rows, decode(codes, "ratio"))
-    return Readings(kept, kept, {})
+def past_readings(
+    hot: HotStore, columns: NodeColumns, runs: Sequence[str], *, at_s: int, signal: str = ""
+) -> Readings:
+    """Read the half minute before a past second, or what is kept of its minute.
+
+    ``runs`` are the names of those whose steps are read. Of the minutes of many nodes only the
+    utilization and the ``signal`` are read.
+    """
+    roster, shards = columns.roster, sorted(set(columns.roster.shards))
+    is_many = len(roster.names) > MANY_NODES
+    latest: dict[str, FloatArray] = {}
+    levels: dict[str, FloatArray] = {}
+    if at_s > max(hot.newest().values(), default=0) - hot.keep_s:
+        ages_s = range(0, EVERY_S * (FEW_MOMENTS if is_many else MOMENTS), EVERY_S)
+        wanted = [(shard, at_s - age_s, at_s - age_s) for shard in shards for age_s in ages_s]
+        for packed in hot.held(sorted(wanted)).values():
+            _add_hardware(latest, levels, roster, packed)
+    is_kept = not levels
+    if is_kept:
+        latest = levels
+        for rows, codes in columns.codes.values():
+            _put(levels, SIGNALS["utilization"], roster, rows, decode(codes, "ratio"))
+        asked = {signal} if is_many else SIGNALS.keys()
+        for each in OF_HARDWARE:
+            if each.name in asked and each.name not in levels:
+                for nodes, values in parts_at(hot, each.metric, shards, at=at_s):
+                    rows = np.array([roster.row_of.get(name, -1) for name in nodes], int)
+                    _put(levels, each, roster, rows, values)
+    step_s = {}
+    for run in runs:
+        batch = worker_minutes(hot, run, start_s=at_s - MINUTE_S, end_s=at_s)
+        if len(batch):
+            _add_steps(latest, levels, roster, batch)
+            step_s[run] = float(mean(batch.step_s, 0))
+    for kept in (*latest.values(), *levels.values()):
+        kept[~columns.is_up] = np.nan
+    return Readings(latest, levels, step_s, is_kept)
 
 
 def _add_hardware(
@@ -230,6 +263,8 @@ def _compare(
     signals: Sequence[Signal],
 ) -> Compared:
     roster = columns.roster
+    if readings.is_kept:
+        signals = [replace(signal, rounding=1.0) for signal in signals]
     role = np.zeros(len(members), int)
     if run is not None:
         of_rank = stages(run.n_nodes, run.pp)

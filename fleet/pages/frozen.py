@@ -9,6 +9,7 @@ from typing import Any
 from django.db.models import Q
 from django.http import HttpRequest
 
+from fleet.alerts.impact import worst_first
 from fleet.alerts.text import AlertText
 from fleet.charts.frozen import as_of
 from fleet.charts.windows import DEFAULT, Window, lengths_within, window_of
@@ -139,8 +140,8 @@ def alerts_in_window(alerts: AlertQuerySet, window: Window) -> list[AlertText]:
         alert_as_of(hot, alert, alert.events.all(), end)
         for alert in lasting.prefetch_related("events")
     ]
-    # The order of ``worst_first``, by the state at that time.
-    shown.sort(key=lambda a: (a.severity, a.acknowledged_at is not None, a.fired_at, a.pk))
+    # By the state at that time.
+    shown.sort(key=lambda each: (*worst_first(each), each.pk))
     return [AlertText(alert, end) for alert in shown]
 
 

@@ -25,7 +25,7 @@ from fleet.charts.figures import Chart, ChartLine
 from fleet.charts.frozen import frozen_link
 from fleet.charts.heat import heat_groups
 from fleet.charts.markers import checkpoints, in_order, markers_of_fleet
-from fleet.charts.readings import busy_readings, fleet_readings
+from fleet.charts.readings import MANY_NODES, fleet_readings, past_readings
 from fleet.charts.runs import grid, share_now, spacing_s
 from fleet.charts.windows import Window, window_of
 from fleet.models import Alert, Node, Run, Token, Trial
@@ -67,7 +67,8 @@ STEP_S, MOST_MARKS = 600, 500
 def overview(request: HtmxRequest) -> HttpResponse:
     now, signal = timezone.now(), request.GET.get("signal", "")
     asked = window_context(request, now=now) if PAST & request.GET.keys() else {}
-    context = past_context(asked["window"]) if asked.get("frozen") else overview_context(signal)
+    is_past = asked.get("frozen")
+    context = past_context(asked["window"], signal) if is_past else overview_context(signal)
     if not context["groups"] and not context["runs"] and not asked:
         return connect(request)
     context |= {name: asked.get(name, "") for name in ("frozen", "window_error")}
@@ -116,7 +117,7 @@ def overview_context(signal: str = "") -> dict[str, Any]:
     }
 
 
-def past_context(window: Window) -> dict[str, Any]:
+def past_context(window: Window, signal: str = "") -> dict[str, Any]:
     """Return what the overview shows of the end of a past window; of many runs some figures."""
     hot, at = hot_store(), moment_of(window.end)
     alerts = alerts_in_window(Alert.objects.all(), Window(window.end - 1, window.end))
@@ -134,12 +135,19 @@ def past_context(window: Window) -> dict[str, Any]:
     nodes = node_columns_at(hot, at_s=window.end, runs={run.pk for run in active})
     resolved = Alert.objects.filter(resolved_at__lte=at, resolved_at__gt=at - timedelta(days=1))
     last = resolved.select_related("run", "node").order_by("-resolved_at")[:RESOLVED_SHOWN]
-    groups = heat_groups(nodes, firing, runs_of(nodes, active), busy_readings(nodes))
+    names = [run.name for run in active[:MOST_RUNS]]
+    readings = past_readings(hot, nodes, names, at_s=window.end, signal=signal)
+    offered = readings.level if len(nodes.roster.names) <= MANY_NODES else SIGNALS
+    signals = [each for each in SIGNALS.values() if each.name in offered]
+    signal = signal if signal in readings.level else ""
+    groups = heat_groups(nodes, firing, runs_of(nodes, active), readings, signal=signal)
     fleet = fleet_now(hot, runs=runs, nodes=nodes, alerts=firing)
     return {
         "is_demo": settings.DEMO,
         "fleet": fleet,
-        "n_without_steps": fleet.n_standing,
+        "n_without_steps": sum(
+            now.run.phase == WITHOUT_STEPS and now.run.last_step > 0 for now in runs
+        ),
         "at": at,
         "at_query": f"?at={window.end}",
         "as_of": at,
@@ -149,6 +157,8 @@ def past_context(window: Window) -> dict[str, Any]:
         "n_more_runs": len(active) - len(runs),
         "charted": charted_runs(active),
         "groups": groups,
+        "signal": signal,
+        "signals": signals if nodes.is_up.any() else [],
         "is_by_node": any(row.n_nodes > 1 for group in groups for row in group.rows),
         "n_cores": int(nodes.roster.n_cores[nodes.is_shown].sum()),
         "alerts": alerts[:MOST_ALERTS],

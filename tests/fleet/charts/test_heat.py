@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from fleet.charts.heat import HeatGroup, heat_groups
-from fleet.charts.readings import fleet_readings
+from fleet.charts.readings import fleet_readings, past_readings
 from fleet.models import Alert, Node, Run
-from fleet.runs.node_columns import node_columns
+from fleet.runs.node_columns import node_columns, node_columns_at
+from telemetry.blocks import Span
+from telemetry.store import durable
 from telemetry.store.hot import HotStore
 from telemetry.store.packing import ABSENT_RATIO
 from tests.alerts import straggling
@@ -31,6 +33,13 @@ def groups_of(
     return heat_groups(
         columns, alerts, runs, readings, most_rows=most_rows, most_groups=most_groups
     )
+
+
+def past_groups(hot: HotStore, *, at_s: int) -> list[HeatGroup]:
+    runs = {run.pk: run for run in Run.objects.all()}
+    columns = node_columns_at(hot, at_s=at_s, runs=runs)
+    readings = past_readings(hot, columns, ["llama"], at_s=at_s)
+    return heat_groups(columns, (), runs, readings)
 
 
 def test_a_core_is_a_byte_and_a_silent_one_has_its_own(
@@ -117,6 +126,31 @@ def test_the_part_that_stands_out_has_the_strongest_colour_and_the_first_row(
     assert culprit[4] == 254
     # Noise alone reaches the first tint now and then, and no more.
     assert max(abs(byte - 127) for row in [culprit[:4], *peers] for byte in row) < 32
+
+
+def test_a_past_second_shows_what_stood_out_then_from_seconds_or_minutes(
+    hot: HotStore, now_s: float, run: Run
+) -> None:
+    nodes, minute = fleet_of(run, 4), int(now_s) // 60 * 60 - 120
+    names = tuple(node.name for node in nodes)
+    latency = 16.5e-6 * (1 + 0.02 * np.random.default_rng(7).standard_normal((60, 4, 8)))
+    latency[:, 2, 4] = 144e-6
+    values = {"core_utilization_ratio": np.full((60, 4, 32), 0.97), "efa_latency_s": latency}
+    hot.append(
+        block(tick=minute + i, nodes=names, **{name: each[i] for name, each in values.items()})
+        for i in range(60)
+    )
+    recent = past_groups(hot, at_s=minute + 59)[0]
+    early = minute - 3600
+    ticks = np.arange(early, early + 60)
+    durable.write_rollups(Span(nodes[0].shard, ticks, names, values, 1))
+    late = past_groups(hot, at_s=early + 59)[0]
+
+    for group in (recent, late):
+        assert group.finding.startswith("EFA 4 of 002: EFA latency 144")
+        assert group.rows[0].name == names[2]
+        # What differs by rounding alone is like its peers.
+        assert max(abs(byte - 127) for row in group.rows[1:] for byte in row.strengths) < 64
 
 
 def test_a_silent_node_is_unknown_and_no_outlier(

@@ -27,6 +27,14 @@ def test_a_part_that_left_and_came_back_is_found_too() -> None:
     assert outliers(values) == [5]
 
 
+def test_next_to_a_far_part_noise_of_the_others_is_none() -> None:
+    values = np.zeros((300, 16))
+    values[100:200, 1] = 2000.0
+    values[290:, [4, 13]] = 0.1
+
+    assert outliers(values) == [1]
+
+
 def test_healthy_parts_rarely_stand_out() -> None:
     n_found = sum(
         len(outliers(0.9 + 0.02 * np.random.default_rng(seed).standard_normal((900, 64))))

@@ -200,7 +200,7 @@ def test_the_fleet_at_a_time_shows_what_was_open_then(
     assert 'data-live="' not in text
     assert f"to={then}" in text.partition('id="shares"')[2].partition(">")[0]
 
-    text = page(f"/?at={max(hot.newest().values())}")
+    text = page(f"/?at={max(hot.newest().values())}&signal=utilization")
     assert f'id="alert-{lasting.pk}"' in text
     assert f'id="alert-{over.pk}"' in text  # resolved within the day before
     assert "2 <small>of 2</small>" in text
