@@ -168,6 +168,11 @@ class AlertText:
         return self._render("headline", linked=False)
 
     @cached_property
+    def problem(self) -> SafeString:
+        """What is wrong, as the verdict says it, without what it costs."""
+        return self._render("problem", linked=False)
+
+    @cached_property
     def verdict(self) -> SafeString:
         """What is wrong, and what it costs, as a person would say it; the culprit, if known."""
         return self._render("verdict", linked=False)

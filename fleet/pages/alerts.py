@@ -123,7 +123,7 @@ ALERTS = Table(
         Column("state", "State", "state", style=None),
         Column("severity", "Severity", lambda row: row.alert.get_severity_display(), style=None),
         moment("resolved", "Resolved", "alert.resolved_at", order="resolved_at"),
-        Column("alert", "Alert", "text.headline", order="rule"),
+        Column("alert", "Alert", "text.problem", order="rule"),
         Column("rule", "Rule", "alert.rule", style=None),
         Column("cause", "Cause", "text.cause", style="wide", order="cause"),
         Column("run", "Run", "alert.run", style=None),

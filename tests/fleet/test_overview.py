@@ -98,6 +98,8 @@ def test_the_alert_that_costs_most_comes_first(
     for url in ("/", alive.get_absolute_url()):
         page = client.get(url).text
         assert page.index(f'id="alert-{costly.pk}"') < page.index(f'id="alert-{cheap.pk}"')
+    past = client.get(f"/?at={int(now.timestamp())}").text
+    assert past.index(f'id="alert-{costly.pk}"') < past.index(f'id="alert-{cheap.pk}"')
 
 
 def test_a_run_that_waits_for_its_nodes_again_is_without_steps(

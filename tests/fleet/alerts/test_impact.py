@@ -53,6 +53,16 @@ def test_an_hour_after_its_end_the_verdict_says_what_was(make: Make) -> None:
     assert verdict(alert) == (
         "Core 7 of limping was slow: steps \u00d7 1.60 for 4 min, $2.15 lost"
     )
+    assert AlertText(alert, NOW).problem == "Core 7 of limping was slow"
+
+
+def test_of_several_runs_the_loss_is_at_least_that_of_the_first(make: Make) -> None:
+    cost = {"lost_s": 90.0, "span_s": 240.0, "n_steps": 45.0, "usd": 2.15, "usual_s": 2.0}
+    evidence = SLOW | {"runs": ["bert", "llama"]}
+    alert = make(evidence, cost=cost, resolved_at=NOON + timedelta(minutes=4))
+
+    assert verdict(alert).endswith("for 4 min, at least $2.15 lost")
+    assert "At least $2.15 and 45" in plain(AlertText(alert, NOW).story)
 
 
 @pytest.mark.parametrize(
