@@ -281,7 +281,9 @@ class EvidenceTest:
             return None
         cell = known[np.argsort(level[known])[known.size // 2]][None]
         first, further = (
-            bounds(self._share(cell, after, after, np.array([False])))[0][0]
+            bounds(self._share(cell, self._single_share(cell, after), after, np.array([False])))[
+                0
+            ][0]
             for after in (np.array([[False]]), np.array([[True]]))
         )
         return Sensitivity(
@@ -468,7 +470,8 @@ class EvidenceTest:
         band, before = self._band(rows), state.nats[rows]
         size = state.size[rows]
         is_open, is_long = size >= 0, residual > NEARER
-        most, least = bounds(self._share(rows, state.was_long[rows], is_long, ~is_open & is_calm))
+        single = self._single_share(rows, state.was_long[rows])
+        most, least = bounds(self._share(rows, single, is_long, ~is_open & is_calm))
         ratio = student.log_ratio(residual, SIZES, scale=scale, df=df, band=band)
         nats = np.maximum(before + np.minimum(np.maximum(ratio, -least), most), 0.0)
         lasts, began = nats > 0.0, before > 0.0
@@ -482,9 +485,10 @@ class EvidenceTest:
         if not is_open.any():
             state.back[rows] = 0.0
             return
-        # A usual value is as rare of what has shifted as a long one is of what has not.
+        # A usual value is as rare of what has shifted as a single long one is of what has not.
         of_size = np.arange(len(rows)), size
-        gain = np.minimum(np.maximum(-ratio[of_size], -most[of_size]), most[of_size])
+        most = bounds(single[of_size])[0]
+        gain = np.minimum(np.maximum(-ratio[of_size], -most), most)
         state.back[rows] = np.where(is_open, np.maximum(state.back[rows] + gain, 0.0), 0.0)
 
     def _band(self, rows: IntArray) -> FloatArray:
@@ -511,8 +515,12 @@ class EvidenceTest:
         # A young level has no deviation: recorded starts have a bound.
         return np.where(wander_df > 0.0, reach, noise.wander[rows])
 
+    def _single_share(self, rows: IntArray, was_long: BoolArray) -> FloatArray:
+        state = self.state
+        return single_share(was_long, state.counts[rows], state.n_looks[rows], NEARER)
+
     def _share(
-        self, rows: IntArray, was_long: BoolArray, is_long: BoolArray, is_calm: BoolArray
+        self, rows: IntArray, single: FloatArray, is_long: BoolArray, is_calm: BoolArray
     ) -> FloatArray:
         """Return the share of long values to expect, by size, before this one; calm ones tell.
 
@@ -520,21 +528,19 @@ class EvidenceTest:
         itself, and any share of them is long. Which of the two the run's values tell.
         """
         state = self.state
-        counts, n_looks = state.counts[rows], state.n_looks[rows]
-        share = single_share(was_long, counts, n_looks, NEARER)
         # Peers have the same lengths.
         free = np.isnan(self._start[rows]).nonzero()[0]
-        if free.size:
-            cells, single, long = rows[free], share[free], is_long[free]
-            n_long = counts[free, :2].sum(axis=1) + state.pending[cells, :2].sum(axis=1)
-            # Of an alert values are no looks.
-            n = np.maximum(n_looks[free, None], n_long)
-            any_share = (n_long + 1.0) / (n + 2.0)
-            odds = state.any_odds[cells]
-            share[free] += (any_share - single) / (1 + np.exp(-odds))
-            told = np.where(long, any_share / single, (1 - any_share) / (1 - single))
-            odds = np.minimum(odds + np.log(told), MOST_ODDS)
-            state.any_odds[cells] = np.where(is_calm[free, None], odds, state.any_odds[cells])
+        if not free.size:
+            return single
+        cells, of_single, long = rows[free], single[free], is_long[free]
+        n_long = (state.counts[cells, :2] + state.pending[cells, :2]).sum(axis=1)
+        # Of an alert values are no looks.
+        any_share = (n_long + 1.0) / (np.maximum(state.n_looks[cells, None], n_long) + 2.0)
+        odds, share = state.any_odds[cells], single.copy()
+        share[free] += (any_share - of_single) / (1 + np.exp(-odds))
+        told = np.where(long, any_share / of_single, (1 - any_share) / (1 - of_single))
+        odds_now = np.minimum(odds + np.log(told), MOST_ODDS)
+        state.any_odds[cells] = np.where(is_calm[free, None], odds_now, odds)
         return share
 
     def _count(self, rows: IntArray, is_long: BoolArray, *, is_calm: bool) -> None:
