@@ -40,7 +40,8 @@ class WorkerState:
 
     ``activity`` is step, input, checkpoint, other or compile; empty where it is unknown.
     ``since_s`` is 0 where it never sent a heartbeat. It announced ``n_workers`` (0: unknown);
-    ``began_s`` is when the first of them was heard in this start of the run.
+    ``began_s`` is when the first of them was heard in this start of the run, ``back_s`` when it
+    was heard again after a silence in which others are dead (0: never).
     """
 
     node: str
@@ -50,6 +51,7 @@ class WorkerState:
     rank: int = 0
     n_workers: int = 0
     began_s: float = math.nan
+    back_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

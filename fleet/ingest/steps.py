@@ -47,6 +47,7 @@ from fleet.runs.state import (
     workers_key,
 )
 from telemetry.compiles import Compile
+from telemetry.detect.standstill import DEAD_S
 from telemetry.ingest.lines import Refusals, RefusedError
 from telemetry.ingest.step_assembly import WorkerStep, assemble_steps, worker_step_of
 from telemetry.ingest.step_reports import (
@@ -467,6 +468,7 @@ def _merge_members(before: Member | None, new: Member) -> Member:
         n_dropped=max(new.n_dropped, before.n_dropped),
         runtime_trace=new.runtime_trace or before.runtime_trace,
         since_s=new.since_s or before.since_s,
+        back_s=new.heard_s if new.heard_s - before.heard_s > DEAD_S else before.back_s,
     )
 
 

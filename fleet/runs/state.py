@@ -137,7 +137,8 @@ class Member(msgspec.Struct, array_like=True, gc=False, frozen=True):
     """One worker of a session; ``ended`` is 0 while it works, 1 when done, 2 when it failed.
 
     ``activity`` is what its newest heartbeat said that it does; empty where its newest report was
-    none. ``since_s`` is when that began; 0 where it never sent a heartbeat.
+    none. ``since_s`` is when that began; 0 where it never sent a heartbeat. ``back_s`` is when it
+    was heard again after a silence in which others are dead; 0 where it never was silent so long.
     """
 
     node: str
@@ -152,6 +153,7 @@ class Member(msgspec.Struct, array_like=True, gc=False, frozen=True):
     runtime_trace: str = ""
     activity: str = ""
     since_s: float = 0.0
+    back_s: float = 0.0
 
     @property
     def traces_on_request(self) -> bool:
@@ -242,6 +244,7 @@ def worker_states(hot: HotStore, run: str) -> dict[str, WorkerState]:
             member.rank,
             member.n_workers,
             state.arrived_s,
+            member.back_s,
         )
         for worker, member in state.members.items()
     }

@@ -11,7 +11,7 @@
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -24,7 +24,7 @@ from telemetry.detect.causes import phase_of
 from telemetry.detect.inputs import DetectionInput, node_peak, node_values, part_values
 from telemetry.detect.rules import RULES, names_of
 from telemetry.statistics.peers import mean, middle
-from telemetry.steps import StepBatch, once
+from telemetry.steps import StepBatch, WorkerState, once
 
 CORES, HOST = "core_utilization_ratio", "vcpu_usage_ratio"
 MEMORY, LINKS = "hbm_bandwidth_bytes_per_s", "efa_tx_bytes_per_s"
@@ -485,6 +485,16 @@ class Activities:
         return now_s - max(began_s, default=now_s)
 
 
+def in_contact_since_s(states: Collection[WorkerState]) -> float:
+    """Return when the first worker was back after a silence of all; 0 without one.
+
+    Others have as long from then on as from their own last report.
+    """
+    heard_s = max((state.heard_s for state in states), default=0.0)
+    recent = (state.back_s for state in states if heard_s - state.heard_s <= DEAD_S)
+    return min(recent, default=0.0)
+
+
 def activities(inputs: DetectionInput, since_s: float) -> Activities | None:
     """Return what the nodes of a run do since its last step ended; None where none has said.
 
@@ -502,10 +512,12 @@ def activities(inputs: DetectionInput, since_s: float) -> Activities | None:
     }
     if not known:
         return None
-    heard_s = by_age[-1].heard_s
+    heard_s, contact_s = by_age[-1].heard_s, in_contact_since_s(by_age)
     return Activities(
         doing={node: state.activity for node, state in known.items()},
         since_s={node: max(state.since_s, since_s) for node, state in known.items()},
         heard_s={node: state.heard_s for node, state in known.items()},
-        dead=tuple(node for node, each in here.items() if heard_s - each.heard_s > DEAD_S),
+        dead=tuple(
+            node for node, each in here.items() if heard_s - max(each.heard_s, contact_s) > DEAD_S
+        ),
     )

@@ -36,6 +36,7 @@ from telemetry.detect.standstill import (
     Limit,
     Standstill,
     activities,
+    in_contact_since_s,
     lost,
     recent_steps,
     standstill,
@@ -135,6 +136,11 @@ def find_silent(
     if not quiet:
         return []
     newest_s = max(last_seen.values())
+    if len(quiet) < len(last_seen):
+        # Where no other node reported much longer, all may be silent: that is known soon.
+        quiet = {node: at_s for node, at_s in quiet.items() if newest_s - at_s > TOGETHER_S}
+        if not quiet:
+            return []
     # Monitoring did not fail if nodes fell silent one by one while steps still arrive.
     arrive = any(each.last_step_at_s > newest_s + TOGETHER_S for each in pulses.values())
     is_one = not arrive or newest_s - min(quiet.values()) <= TOGETHER_S
@@ -241,7 +247,7 @@ def hang(inputs: DetectionInput) -> list[Finding]:
     not start it is the cause. Here that shows in hosts and cores instead of the library's logs.
     """
     stall = standstill(inputs)
-    if stall is None:
+    if stall is None or (_is_returning(inputs) and not _is_known(inputs, stall)):
         return []
     said = activities(inputs, stall.since_s)
     # Workers without an agent are forgotten in time; who died before that did not recover.
@@ -258,6 +264,13 @@ def hang(inputs: DetectionInput) -> list[Finding]:
     elif said is not None and stall.is_unobserved:
         return _of_workers(inputs, stall, said)
     return _of_hardware(inputs, stall)
+
+
+def _is_returning(inputs: DetectionInput) -> bool:
+    """Whether some workers may not have had time to be heard again after a silence of all."""
+    if inputs.workers is None:
+        return False
+    return inputs.now_s <= in_contact_since_s(inputs.workers().values()) + DEAD_S
 
 
 def _all_ended(inputs: DetectionInput, stall: Standstill) -> bool:
@@ -347,8 +360,12 @@ def _is_endless(inputs: DetectionInput, stall: Standstill) -> bool:
 
 
 def _is_known(inputs: DetectionInput, stall: Standstill) -> bool:
-    """Whether an alert about this standstill is open."""
-    since_s = [each.evidence.get("since_s") for each in inputs.open_problems if each.rule == HANG]
+    """Whether an alert about this standstill is open, and not that all workers ended."""
+    since_s = [
+        each.evidence.get("since_s")
+        for each in inputs.open_problems
+        if each.rule == HANG and each.cause != ENDED
+    ]
     return any(each is not None and abs(each - stall.since_s) < 1.0 for each in since_s)
 
 

@@ -42,6 +42,23 @@ def test_a_worker_without_heartbeats_has_crashed() -> None:
     assert found(data) == [("hang", "node_crash", "steady")]
 
 
+def test_after_a_silence_of_all_workers_none_is_dead_before_it_had_time_to_be_back() -> None:
+    data = stopped("step", "step", "step", overdue_s=35, silent_s=36)
+    assert data.workers is not None
+    states = dict(data.workers())
+
+    def returned(ago_s: float) -> DetectionInput:
+        back = {
+            name: replace(state, back_s=data.now_s - ago_s)
+            for name, state in states.items()
+            if name != "steady"
+        }
+        return replace(data, workers=lambda: {"steady": states["steady"], **back})
+
+    assert found(returned(20.0)) == []
+    assert found(returned(30.0)) == [("hang", "node_crash", "steady")]
+
+
 def test_a_worker_that_is_not_in_the_step_of_the_others_is_named() -> None:
     data = stopped("input", "step", "step", "step")
     assert found(data) == [("hang", "hang", "steady")]

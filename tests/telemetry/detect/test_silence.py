@@ -41,6 +41,18 @@ def test_a_silent_node_has_missed_three_reports_and_waits_for_the_next(
     assert found(limit_s) == ["quiet"]
 
 
+def test_nodes_that_fell_silent_together_are_not_named_one_by_one() -> None:
+    """Their limits differ; a moment later all of them are silent, which is one alert."""
+    seen = dict.fromkeys(FLEET, NOW - 15) | {"scraped": NOW - 14}
+
+    assert find_silent(seen, now_s=NOW) == []
+    (finding,) = find_silent(seen, now_s=NOW + 1)
+    assert finding.rule == "monitoring_blind"
+    # The others were heard long enough after those two.
+    silent = find_silent(seen | {"scraped": NOW - 9, "calm": NOW - 9}, now_s=NOW)
+    assert {each.node for each in silent} == {"limping", "steady"}
+
+
 def test_a_quiet_node_is_named_since_it_was_last_heard() -> None:
     (finding,) = find_silent(FLEET | {"quiet": 950}, now_s=NOW)
     assert (finding.rule, finding.cause, finding.node) == ("node_silent", "node_silent", "quiet")
