@@ -13,7 +13,7 @@
    whether single ones are long or any share is. A sum below zero starts again at zero (CUSUM):
    that is the onset.
 7. The alarm level is log(looks a year / false alarms a year), times how much higher than chance
-   the largest excursion of this cell rose so far.
+   the second largest excursion of this cell rose so far: the largest may have been a shift.
 8. A sum above it opens an alert: the largest sum gives size and onset. Reference and noise freeze.
 9. The same test with both sides exchanged, at the same level, ends it.
 10. Sizes, members, quantities and runs are axes of arrays: one update serves all.
@@ -123,7 +123,7 @@ class State:
     n_steps: FloatArray
     n_looks: FloatArray  # tested values, none of an alert
     peak: FloatArray  # of the present excursion of any size from zero, nats
-    largest: FloatArray  # peak of those that ended without an alert
+    largest: FloatArray  # (n_cells, 2) highest peaks of those that ended without an alert
     nats: FloatArray  # by size
     since_s: FloatArray  # by size: the first value of the present excursion
     weight: FloatArray  # by size, of the residuals in `weighted`
@@ -175,25 +175,26 @@ def alarm_level(looks_per_year: FloatArray, false_per_year: float) -> FloatArray
     return np.asarray(np.log(np.maximum(looks_per_year * len(SIZES) / false_per_year, math.e)))
 
 
-def raised(level: FloatArray, largest: FloatArray, n_looks: FloatArray) -> FloatArray:
-    """Raise an alarm level by what a cell's own largest excursion shows of its nats.
+def raised(level: FloatArray, second: FloatArray, n_looks: FloatArray) -> FloatArray:
+    """Raise an alarm level by what a cell's own second largest excursion shows of its nats.
 
     Notes
     -----
-    Of n looks with tails ``exp -x`` the largest is near ``log n`` (Gumbel). One that rose higher
-    shows that nats of this cell prove less, in that ratio.
+    Of n looks with tails ``exp -x`` the second largest is near ``log n/2`` (Gumbel). One that rose
+    higher shows that nats of this cell prove less, in that ratio. The largest shows nothing: it
+    may have been a problem that ended before it was found.
 
     References
     ----------
-    E. J. Gumbel, "Statistics of Extremes" (1958), 3.1 (characteristic largest value).
+    E. J. Gumbel, "Statistics of Extremes" (1958), 3.1 (characteristic m-th largest value).
 
     Examples
     --------
     >>> raised(np.array([15.0, 15.0]), np.array([4.0, 12.0]), np.array([403.4, 403.4])).round(1)
-    array([15. , 23.1])
+    array([15. , 25.4])
     """
-    chance = np.log(np.maximum(n_looks * len(SIZES), math.e))
-    return np.asarray(level * np.maximum(largest / chance, 1.0))
+    chance = np.log(np.maximum(n_looks * len(SIZES) / 2, math.e))
+    return np.asarray(level * np.maximum(second / chance, 1.0))
 
 
 def _empty(n: int) -> State:
@@ -207,7 +208,7 @@ def _empty(n: int) -> State:
         n_steps=np.zeros(n),
         n_looks=np.zeros(n),
         peak=np.zeros(n),
-        largest=np.zeros(n),
+        largest=np.zeros((n, 2)),
         nats=np.zeros(by_size),
         since_s=np.full(by_size, np.nan),
         weight=np.zeros(by_size),
@@ -270,7 +271,7 @@ class EvidenceTest:
     @property
     def level_nats(self) -> FloatArray:
         """Nats that each cell needs now, raised by what it has shown: (n_cells,)."""
-        return raised(self._level, self.state.largest, self.state.n_looks)
+        return raised(self._level, self.state.largest[:, 1], self.state.n_looks)
 
     def sensitivity(self, of: slice = EVERY) -> Sensitivity | None:
         """Describe the usual of some cells, that of the median level; None while none is known."""
@@ -434,7 +435,11 @@ class EvidenceTest:
         state = self.state
         np.maximum(state.peak, certainty, out=state.peak, where=calm)
         past = certainty == 0.0
-        np.maximum(state.largest, state.peak, out=state.largest, where=calm & past)
+        ended = (calm & past & (state.peak > state.largest[:, 1])).nonzero()[0]
+        if ended.size:
+            first, peak = state.largest[ended, 0], state.peak[ended]
+            state.largest[ended, 0] = np.maximum(first, peak)
+            state.largest[ended, 1] = np.minimum(first, peak)
         state.peak[past] = 0.0
 
     def _prior_scale(self, rows: IntArray, reference: FloatArray) -> FloatArray:
@@ -539,7 +544,7 @@ class EvidenceTest:
         odds, share = state.any_odds[cells], single.copy()
         share[free] += (any_share - of_single) / (1 + np.exp(-odds))
         told = np.where(long, any_share / of_single, (1 - any_share) / (1 - of_single))
-        odds_now = np.minimum(odds + np.log(told), MOST_ODDS)
+        odds_now = np.clip(odds + np.log(told), -MOST_ODDS, MOST_ODDS)
         state.any_odds[cells] = np.where(is_calm[free, None], odds_now, odds)
         return share
 
