@@ -129,8 +129,9 @@ class State:
     weight: FloatArray  # by size, of the residuals in `weighted`
     weighted: FloatArray
     was_long: BoolArray  # by size: the last value was nearer to it than to zero
-    counts: FloatArray  # (n_cells, 3, n_sizes) of long values, see `long_shares`
+    counts: FloatArray  # (n_cells, 3, n_sizes) of long values, see `single_share`
     pending: FloatArray  # the same of the present excursion
+    longest: FloatArray  # the same of the longest one, which `counts` leave out
     any_odds: FloatArray  # by size: nats for steps of any length, see `bounds`
     size: IntArray  # index of the size of the open alert, -1 without one
     back: FloatArray  # nats of the reversed test
@@ -216,6 +217,7 @@ def _empty(n: int) -> State:
         was_long=np.zeros(by_size, bool),
         counts=np.zeros((n, 3, len(SIZES))),
         pending=np.zeros((n, 3, len(SIZES))),
+        longest=np.zeros((n, 3, len(SIZES))),
         any_odds=np.zeros(by_size),
         size=np.full(n, -1, np.int64),
         back=np.zeros(n),
@@ -549,7 +551,10 @@ class EvidenceTest:
         return share
 
     def _count(self, rows: IntArray, is_long: BoolArray, *, is_calm: bool) -> None:
-        """Count long values; those of an excursion when it has ended, for they may be a shift."""
+        """Count long values; those of an excursion when it has ended, for they may be a shift.
+
+        Those of the longest one are left out: it may have been a shift that was not found.
+        """
         state = self.state
         before = state.was_long[rows]
         if not (is_long.any() or before.any() or state.pending.any()):
@@ -561,7 +566,10 @@ class EvidenceTest:
         state.was_long[rows] = is_long
         past = ((state.nats[rows] <= 0.0) & (state.size[rows] < 0)[:, None])[:, None]
         if is_calm:
-            state.counts[rows] += np.where(past, pending, 0.0)
+            longest = state.longest[rows]
+            is_longer = past & (pending[:, 1] > longest[:, 1])[:, None]
+            state.counts[rows] += np.where(past, np.where(is_longer, longest, pending), 0.0)
+            state.longest[rows] = np.where(is_longer, pending, longest)
         state.pending[rows] = np.where(past, 0.0, pending)
 
     def _verdicts(
@@ -626,5 +634,6 @@ class EvidenceTest:
             state.n_looks,
             state.largest,
             state.counts,
+            state.longest,
         ):
             count[cells] = 0.0

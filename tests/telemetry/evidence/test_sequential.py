@@ -123,15 +123,32 @@ def test_a_wandering_level_is_no_alert_and_delays_that_of_a_shift() -> None:
     assert 2500 <= opened(played(values))[0] < 2530
 
 
-def test_the_level_rises_with_an_excursion_that_has_passed() -> None:
+def test_the_level_rises_with_a_second_excursion_that_has_passed() -> None:
     values = noisy(600)
     values[400:403] *= 1.06
+    values[450:453] *= 1.06
 
     verdicts = played(values)
 
     assert opened(verdicts) == []
-    assert float(verdicts[402].level_nats[0]) == float(verdicts[300].level_nats[0])
-    assert float(verdicts[410].level_nats[0]) > float(verdicts[300].level_nats[0])
+    usual = float(verdicts[300].level_nats[0])
+    assert [float(verdicts[i].level_nats[0]) for i in (402, 410, 452)] == [usual] * 3
+    assert float(verdicts[460].level_nats[0]) > usual
+
+
+def test_a_shift_that_ended_just_too_soon_hides_no_other() -> None:
+    """It is neither an excursion of chance nor a group of long steps, as two of them are."""
+    missed, once, often = noisy(900), noisy(900), noisy(900)
+    often[300:304] *= 1.4
+    for values in (missed, often):
+        values[400:404] *= 1.4
+    for values in (missed, once, often):
+        values[600:] *= 1.4
+
+    assert opened(played(missed[:600])) == opened(played(often[:600])) == []
+    [found], [alone], [late] = (opened(played(values)) for values in (missed, once, often))
+    assert found <= alone + 1
+    assert late > found
 
 
 @pytest.mark.parametrize("every_s", [1.0, STEP_S])
