@@ -78,7 +78,7 @@ from telemetry.detect.node_errors import RULE as ECC
 from telemetry.detect.standstill import CORES, DEAD_S, HOST, MUTE_S, TOGETHER_S
 from telemetry.detect.stopped import SILENT, StepHeartbeat
 from telemetry.ingest.timing import N_AGREEING
-from telemetry.store.hot import HotStore
+from telemetry.store.hot import RETURN_S, HotStore
 from telemetry.store.refused import read_refused
 
 T = TypeVar("T")
@@ -381,6 +381,7 @@ def conclude(
             report_every_s=merged(each.report_every_s for each in looks),
             may_be_quiet_s=hot.quiet_s(),
             heard_s=merged(each.heard_s for each in looks),
+            is_returning=are_returning(last_seen, now=now),
         )
     if not expected and not any(each.n_nodes for each in looks):
         # Without a node that should report, none is missing.
@@ -407,6 +408,14 @@ def conclude(
     findings = with_refused(hot, findings, now_s=now_s)
     changed = reconcile(findings, evaluated=evaluated, now=now)
     return [*changed, *explain_recent(now=now)]
+
+
+def are_returning(last_seen: Mapping[str, int], *, now: datetime) -> bool:
+    """Whether some nodes may not have had time to be back after a silence of all."""
+    if min(last_seen.values(), default=math.inf) >= quiet_since_s(now.timestamp()):
+        return False
+    back = now - timedelta(seconds=RETURN_S)
+    return Alert.objects.filter(rule=BLIND[0], last_seen_at__gt=back).exists()
 
 
 def is_unknown(finding: Finding, missing: MissingReadings) -> bool:

@@ -83,6 +83,7 @@ def find_silent(
     report_every_s: Mapping[str, int] | None = None,
     may_be_quiet_s: Mapping[str, int] | None = None,
     heard_s: Mapping[str, float] | None = None,
+    is_returning: bool = False,
 ) -> list[Finding]:
     """Find nodes that reported before and have not for ``after_s`` seconds.
 
@@ -94,7 +95,8 @@ def find_silent(
     by an open alert) and is no page. With ``crashed`` nodes their run stopped, as its other nodes
     show: they need not be waited for, unless there are several: the agent of one may restart.
     ``may_be_quiet_s`` are longer limits of nodes that are scraped, or whose agent was asked to
-    end.
+    end. ``is_returning``: all were silent a moment ago; who is not ``known`` may not have had time
+    to be back.
 
     There is one finding per silent node; or, where every one of several nodes is silent, the
     single finding `monitoring_blind`: a whole fleet does not die in the same minute, but its
@@ -138,7 +140,11 @@ def find_silent(
     newest_s = max(last_seen.values())
     if len(quiet) < len(last_seen):
         # Where no other node reported much longer, all may be silent: that is known soon.
-        quiet = {node: at_s for node, at_s in quiet.items() if newest_s - at_s > TOGETHER_S}
+        quiet = {
+            node: at_s
+            for node, at_s in quiet.items()
+            if newest_s - at_s > TOGETHER_S and (node in known or not is_returning)
+        }
         if not quiet:
             return []
     # Monitoring did not fail if nodes fell silent one by one while steps still arrive.

@@ -53,6 +53,17 @@ def test_nodes_that_fell_silent_together_are_not_named_one_by_one() -> None:
     assert {each.node for each in silent} == {"limping", "steady"}
 
 
+def test_after_a_silence_of_all_nodes_only_those_known_before_are_silent() -> None:
+    seen = FLEET | {"late": NOW - 120, "dead": NOW - 300}
+
+    silent = find_silent(seen, now_s=NOW, is_returning=True, known={"dead"})
+    assert [each.node for each in silent] == ["dead"]
+    assert len(find_silent(seen, now_s=NOW)) == 2
+    # If all are silent again, that is one alert as before.
+    (finding,) = find_silent(seen, now_s=NOW + 60, is_returning=True)
+    assert finding.rule == "monitoring_blind"
+
+
 def test_a_quiet_node_is_named_since_it_was_last_heard() -> None:
     (finding,) = find_silent(FLEET | {"quiet": 950}, now_s=NOW)
     assert (finding.rule, finding.cause, finding.node) == ("node_silent", "node_silent", "quiet")
