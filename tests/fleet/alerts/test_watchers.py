@@ -11,7 +11,7 @@ import pytest
 from pytest_django import Settings
 from redis import Redis
 
-from fleet.alerts.evaluate import WATCHES, forget_idle, rule_failures
+from fleet.alerts.evaluate import WATCHES, are_returning, forget_idle, rule_failures
 from fleet.alerts.memory import KEY, recall
 from fleet.alerts.watch_monitor import last_evaluation
 from fleet.alerts.watchers import HANGS_S, LOOKS, TURNS, WATCHES_S, WORKER, watch_runs, worker_of
@@ -22,7 +22,7 @@ from telemetry.blocks import Span
 from telemetry.simulate.plan import Fault, Plan
 from telemetry.simulate.shard import play, start_clock
 from telemetry.steps import StepBatch
-from telemetry.store.hot import HotStore
+from telemetry.store.hot import RETURN_S, HotStore
 from tests.helpers import LLAMA, Clock
 
 LENGTH_S = 400
@@ -129,6 +129,23 @@ def test_where_no_node_of_any_watcher_reports_monitoring_is_blind(
     simulated(until_s=60)
     turn(hot, clock, range(2), of=2)
     assert [row[0] for row in found()] == ["monitoring_blind"]
+
+
+def test_after_it_nodes_have_time_to_return(
+    hot: HotStore, clock: Clock, simulated: Callable[..., list[Run]]
+) -> None:
+    """Agents wait for up to half a minute between two attempts."""
+    now = datetime.fromtimestamp(clock.now_s, UTC)
+    seen = {"back": int(clock.now_s), "quiet": int(clock.now_s) - 60}
+    assert not are_returning(seen, now=now)
+
+    simulated(until_s=60)
+    turn(hot, clock, range(2), of=2)
+
+    assert are_returning(seen, now=now)
+    assert not are_returning({"back": seen["back"]}, now=now)
+    ended = Alert.objects.get().last_seen_at
+    assert not are_returning(seen, now=ended + timedelta(seconds=RETURN_S))
 
 
 def test_a_simulator_that_catches_up_calls_no_node_silent(
