@@ -16,6 +16,9 @@ EXCHANGE = ("wait_s", "transfer_s")
 ESSENTIAL = ("compute_s", *EXCHANGE)
 # A sampled exchange is timed in one of so many steps at least.
 SPARSEST_STEPS = 100
+# Protocol: agents and workers wait for up to 30 s between two attempts to send, and the next
+# heartbeat of a worker comes within 10 s. After a silence of all, each has so long to be back.
+RETURN_S = 40.0
 # A loss that a job reported as NaN, apart from one that it did not report, which is any other NaN.
 # R marks its missing values in this way. The bit below the quiet bit survives 32 bit, too.
 NAN_BITS = 0x7FFC_0000_0000_0000

@@ -78,7 +78,8 @@ from telemetry.detect.node_errors import RULE as ECC
 from telemetry.detect.standstill import CORES, DEAD_S, HOST, MUTE_S, TOGETHER_S
 from telemetry.detect.stopped import SILENT, StepHeartbeat
 from telemetry.ingest.timing import N_AGREEING
-from telemetry.store.hot import RETURN_S, HotStore
+from telemetry.steps import RETURN_S
+from telemetry.store.hot import HotStore
 from telemetry.store.refused import read_refused
 
 T = TypeVar("T")

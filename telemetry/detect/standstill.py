@@ -24,7 +24,7 @@ from telemetry.detect.causes import phase_of
 from telemetry.detect.inputs import DetectionInput, node_peak, node_values, part_values
 from telemetry.detect.rules import RULES, names_of
 from telemetry.statistics.peers import mean, middle
-from telemetry.steps import StepBatch, WorkerState, once
+from telemetry.steps import RETURN_S, StepBatch, WorkerState, once
 
 CORES, HOST = "core_utilization_ratio", "vcpu_usage_ratio"
 MEMORY, LINKS = "hbm_bandwidth_bytes_per_s", "efa_tx_bytes_per_s"
@@ -488,7 +488,7 @@ class Activities:
 def in_contact_since_s(states: Collection[WorkerState]) -> float:
     """Return when the first worker was back after a silence of all; 0 without one.
 
-    Others have as long from then on as from their own last report.
+    Others have `RETURN_S` from then on.
     """
     heard_s = max((state.heard_s for state in states), default=0.0)
     recent = (state.back_s for state in states if heard_s - state.heard_s <= DEAD_S)
@@ -518,6 +518,8 @@ def activities(inputs: DetectionInput, since_s: float) -> Activities | None:
         since_s={node: max(state.since_s, since_s) for node, state in known.items()},
         heard_s={node: state.heard_s for node, state in known.items()},
         dead=tuple(
-            node for node, each in here.items() if heard_s - max(each.heard_s, contact_s) > DEAD_S
+            node
+            for node, each in here.items()
+            if inputs.now_s > contact_s + RETURN_S and heard_s > each.heard_s + DEAD_S
         ),
     )

@@ -43,6 +43,7 @@ from telemetry.detect.standstill import (
     upper_median,
 )
 from telemetry.statistics.peers import mean
+from telemetry.steps import RETURN_S
 
 SILENT, CRASHED, BLIND = "node_silent", "node_crash", "monitoring_blind"
 HANG, ENDED, MISSING = "hang", "workers_ended", "workers_missing"
@@ -276,7 +277,7 @@ def _is_returning(inputs: DetectionInput) -> bool:
     """Whether some workers may not have had time to be heard again after a silence of all."""
     if inputs.workers is None:
         return False
-    return inputs.now_s <= in_contact_since_s(inputs.workers().values()) + DEAD_S
+    return inputs.now_s <= in_contact_since_s(inputs.workers().values()) + RETURN_S
 
 
 def _all_ended(inputs: DetectionInput, stall: Standstill) -> bool:

@@ -19,6 +19,7 @@ from django.conf import settings
 from redis import Redis, exceptions
 
 from telemetry.blocks import Block
+from telemetry.steps import RETURN_S
 from telemetry.store.commits import ClockChange, HotStore, block_parts, raw
 from telemetry.store.connection import TICKS, Command, StoreUnavailable, impatient, patient
 from telemetry.store.placement import place_of, store_name
@@ -39,9 +40,6 @@ __all__ = [
 # A store that hangs delays a process once by so much; then it is asked again, each second, by a
 # connection that does not wait.
 WITHIN_S, REST_S, PROBE_WITHIN_S = 1.0, 1.0, 0.25
-# Its nodes have so long to report again before they count as silent: agents wait for up to 30 s
-# between two attempts.
-RETURN_S = 40.0
 # Nodes that moved from one store to another were last seen by the first before that.
 MOVED_S = 120.0
 # Redis, a hash in the first store, by name of a store: since when it is missing, and when it

@@ -21,8 +21,8 @@ from fleet.simulation.runs import create_run
 from telemetry.blocks import Span
 from telemetry.simulate.plan import Fault, Plan
 from telemetry.simulate.shard import play, start_clock
-from telemetry.steps import StepBatch
-from telemetry.store.hot import RETURN_S, HotStore
+from telemetry.steps import RETURN_S, StepBatch
+from telemetry.store.hot import HotStore
 from tests.helpers import LLAMA, Clock
 
 LENGTH_S = 400

@@ -55,8 +55,8 @@ def test_after_a_silence_of_all_workers_none_is_dead_before_it_had_time_to_be_ba
         }
         return replace(data, workers=lambda: {"steady": states["steady"], **back})
 
-    assert found(returned(20.0)) == []
-    assert found(returned(30.0)) == [("hang", "node_crash", "steady")]
+    assert found(returned(39.0)) == []
+    assert found(returned(41.0)) == [("hang", "node_crash", "steady")]
 
 
 def test_a_worker_that_is_not_in_the_step_of_the_others_is_named() -> None:
