@@ -93,14 +93,18 @@ def at_place(effects: Effects, node: int | None) -> Seen:
             if size.ndim:
                 part = _worst(name, size / error)
                 size, error = size[part], error[part]
-                # Of so many the worst is that far out by chance.
-                by_chance = error * np.sqrt(2.0 * np.log(effect.size.size))
-                size = np.sign(size) * np.maximum(np.abs(size) - by_chance, 0.0)
+                off = by_chance(error, effect.size.size)
+                size = np.sign(size) * np.maximum(np.abs(size) - off, 0.0)
         elif size.ndim:
             size, error = _usual(effect)
         if np.isfinite(size) and np.isfinite(error):
             found[name] = float(size), float(error), part
     return found
+
+
+def by_chance(error: FloatArray, n: int) -> FloatArray:
+    """How far the worst of ``n`` is out by chance, of this standard error."""
+    return np.asarray(error * np.sqrt(2.0 * np.log(max(n, 1))))
 
 
 def without(effects: Effects, other: Explanation, *, per_device: int) -> dict[str, Effect]:

@@ -44,6 +44,7 @@ from telemetry.detect.explain import (
     Seen,
     at_device,
     at_place,
+    by_chance,
     explain,
     parts_of,
     without,
@@ -409,12 +410,21 @@ class RunWatch:
             self._take_late(inputs, problem)
 
     def _take_late(self, inputs: DetectionInput, problem: Tracked) -> None:
-        """Accuse the only node that is late: workers are compared at one time, without a past."""
+        """Accuse the only node that is late: workers are compared at one time, without a past.
+
+        Where a past is known, by more than the worst of all may seem to be since the onset.
+        """
+        own = problem.effects.get("own")
         late = {
             self._node_of(inputs, s)
             for s in self.shifts
             if s.quantity == "own" and s.onset_s >= problem.onset_s
         }
+        if own is not None:
+            is_by_chance = own.size < CHANGED_ERRORS * own.error + by_chance(
+                own.error, own.size.size
+            )
+            late = {node for node in late if node is None or not is_by_chance[node]}
         if len(late) == 1:
             problem.explanation = replace(problem.explanation, node=late.pop())
 
