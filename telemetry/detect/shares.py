@@ -36,7 +36,7 @@ from telemetry.evidence import budget, student
 from telemetry.evidence.noise import PRIOR_FAR, PRIOR_FAR_VALUES, BoolArray
 from telemetry.evidence.sequential import YEAR_S, alarm_level
 from telemetry.statistics.peers import noise
-from telemetry.steps import StepBatch
+from telemetry.steps import SPARSEST_STEPS, StepBatch
 
 SHARE, LAYOUT = "allreduce_share", "communication-bound layout"
 _LIMITS = RULES[SHARE].limits
@@ -147,7 +147,8 @@ class Shares:
         self.shifts: list[Shift] = []
         # The newest step when it began.
         self.first: FloatArray = np.zeros(len(COLUMNS))
-        # Its processes began later; steps before the other were reported, but not timed.
+        # Its processes began later; steps before the other were reported, but not timed: a trace
+        # that an alert requests times those of some minutes, each time.
         self.started_s = -np.inf
         self.timed_since_s = -np.inf
         self.limit_ratio = 0.0
@@ -161,12 +162,14 @@ class Shares:
         if is_first and inputs.earlier is not None and len(timed):
             lasted_s = N_STEPS * float(np.median(timed.step_s))
             self._take(inputs.earlier(inputs.now_s - lasted_s).reported.timed, inputs.started_s)
+        last, longest_gap = (
+            (self.rows[-1, STEP], self.longest_gap) if not is_first else (-np.inf, 0)
+        )
         n_earlier = int((self.rows[:, ENDED] < timed.ended_at_s.min(initial=np.inf)).sum())
         # What was read as earlier may hold all of them.
         if not self._take(timed, inputs.started_s) and not (is_first and len(self.rows)):
             return
-        if is_first and inputs.steps.ended_at_s[0] < self.rows[0, ENDED]:
-            self.timed_since_s = float(self.rows[0, ENDED] - self.rows[0, STEP_S])
+        self._note_timing(inputs.steps, last, longest_gap)
         same = alike(*self.rows[:, [STEP, ENDED, STEP_S, TOKENS, N_WORKERS]].T)
         newest = self.rows[-1]
         if not same[-1]:
@@ -217,6 +220,13 @@ class Shares:
         self.rows = np.concatenate([self.rows, rows])[-N_STEPS:]
         self.is_calm = np.append(self.is_calm, np.full(len(rows), not self.is_open))[-N_STEPS:]
         return len(rows) > 0
+
+    def _note_timing(self, steps: StepBatch, last: float, longest_gap: float) -> None:
+        """Note since when steps are timed, if more were reported without than sampling leaves."""
+        first = self.rows[self.rows[:, STEP] > last][:1]
+        untimed = (steps.step > last) & (steps.step < first[:, STEP, None]).any(axis=0)
+        if untimed.sum() > longest_gap:
+            self.timed_since_s = float(first[0, ENDED] - first[0, STEP_S])
 
     def _begins(self, same: BoolArray, level: float) -> bool:
         over = self.rows[same, SHARE_OF] - self.limit_ratio - ROUNDING
@@ -315,6 +325,12 @@ class Shares:
         matters = wait_s + transfer_s >= float(SIZES[0]) * was[STEP_S]
         return (wait_s, transfer_s) if is_lifted and matters else (0.0, 0.0)
 
+    @property
+    def longest_gap(self) -> float:
+        """Steps from one timed one to the next that sampling explains."""
+        gaps = np.diff(self.rows[-N_BEFORE:, STEP])
+        return max(2.0, 2.0 * (float(np.median(gaps)) if gaps.size else SPARSEST_STEPS))
+
     def was_above(self, at_s: float) -> bool:
         """Whether the share was above the limit before a moment, apart from what is over."""
         ended_s = self.rows[:, ENDED]
@@ -354,14 +370,19 @@ def find_share(
     shares: Shares, inputs: DetectionInput, timed: StepBatch, problems: list[Problem]
 ) -> tuple[Finding | None, list[Problem]]:
     """Return the finding while the share is too high, and the problems that it does not name."""
-    # A trace that an alert asked for is evidence about it: it ends before a share could.
-    if not shares.is_open or any(p.onset_s < shares.timed_since_s for p in problems):
+    if not shares.is_open:
+        return None, problems
+    held = {a.node or a.cause for a in inputs.open_problems if a.rule == SHARE}
+    # A trace that an alert requested is evidence about that one, and says nothing once it is over.
+    is_of_another = any(p.onset_s < shares.timed_since_s for p in problems)
+    newest = shares.rows[-1:, STEP].max(initial=-np.inf)
+    is_over = inputs.steps.step[-1] > newest + shares.longest_gap
+    if not held and (is_of_another or is_over):
         return None, problems
     able = [p for p in problems if _delays(p)]
     later = [p for p in able if shares.was_above(p.onset_s)]
     longer = shares.longer_s(min((p.onset_s for p in later), default=np.inf))
     kind: Kind = "waiting" if longer[0] > longer[1] else "transferring"
-    held = {a.node or a.cause for a in inputs.open_problems if a.rule == SHARE}
     chosen = max(
         (
             p

@@ -372,15 +372,31 @@ def test_without_timed_exchanges_there_is_no_share() -> None:
     assert looks(untimed(steps_of(60, change=from_step(30, "transfer_s", 4.0)))) == [None] * 60
 
 
+def traced(steps: StepBatch, *stretches: tuple[int, int]) -> StepBatch:
+    """Return steps of which only these stretches have timed exchanges."""
+    rows = np.arange(len(steps))
+    is_timed = np.any([(rows >= first) & (rows < end) for first, end in stretches], axis=0)
+    hidden = untimed(steps).phases
+    phases = {
+        name: np.where(is_timed[:, None], steps.phases[name], hidden[name]) for name in PHASES
+    }
+    return with_phases(steps, phases)
+
+
 def test_a_trace_of_a_slow_run_is_evidence_about_it_and_no_second_alert() -> None:
     steps = steps_of(260, change=from_step(160, "transfer_s", 3.0))
-    hidden = untimed(steps).phases
-    is_timed = (np.arange(260) >= 200)[:, None]
-    traced = {name: np.where(is_timed, steps.phases[name], hidden[name]) for name in PHASES}
-    found = looks(with_phases(steps, traced), every=5)
+    found = looks(traced(steps, (200, 260)), every=5)
     assert found == [None] * len(found)
     # Where they were timed before, it is a share.
     assert looks(steps, every=5)[-1] is not None
+
+
+def test_no_trace_is_about_what_comes_after_it() -> None:
+    """Neither what it showed once that is over, nor the share of the next slow steps."""
+    slow = from_step(160, "transfer_s", 3.0, until=240), from_step(410, "transfer_s", 3.0)
+    steps = steps_of(480, change=both(*slow))
+    found = looks(traced(steps, (200, 220), (450, 480)), every=5)
+    assert found == [None] * len(found)
 
 
 def test_a_share_that_was_above_before_this_process_began_is_no_news() -> None:
