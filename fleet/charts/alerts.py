@@ -76,7 +76,7 @@ def marked_parts(alert: Alert) -> Sequence[int]:
 
 def marks_of(alert: Alert, chart: NodeChart) -> Sequence[Mark]:
     """Return the levels to draw: the usual level of peers, and the firing threshold."""
-    culprit = Evidence(alert.evidence).culprit
+    culprit = Evidence(recorded(alert).alert.evidence).culprit
     if culprit.metric != chart.metric or culprit.unit != chart.unit:
         return []
     levels = (("peers", culprit.peers_median), ("threshold", culprit.limit))
@@ -265,7 +265,26 @@ def alert_figure(
             figure = replace(figure, culprit=(place, culprit_words(alert, chart)))
     if figure is not None and chart == "phases":
         figure = replace(figure, marks=_usual(alert))
+    if isinstance(figure, Chart):
+        figure = replace(figure, rest=rest_of(alert, chart))
     return replace(figure, shade=[shade_of(alert, now=now)]) if figure else None
+
+
+def rest_of(alert: Alert, chart: str) -> tuple[float, float | None] | None:
+    """Return when a resolved alert was at its worst, and the figure that its text has from then.
+
+    None for the latest values: of an open alert, and of one without a record.
+    """
+    seen = recorded(alert)
+    if seen.worst is None or alert.is_open:
+        return None
+    evidence = Evidence(seen.alert.evidence)
+    figures = {
+        "culprit": evidence.culprit.value,
+        "phases": evidence.number("step_s"),
+        "share": evidence.number("share_ratio"),
+    }
+    return seen.worst.at_s, figures.get(chart)
 
 
 def culprit_words(alert: Alert, chart: str) -> str:

@@ -134,6 +134,8 @@ class Chart:
     stretches: Sequence[SeriesSource] = ()
     places: Sequence[Place | None] = ()  # of the labels
     culprit: tuple[int, str] | None = None  # which of the labels, and what is said of it
+    # Where the legend rests: at the figure, else at the moment; None: at the latest values.
+    rest: tuple[float, float | None] | None = None
     missing: str = ""  # what the newest value is, where it is NaN; empty: the one before counts
     x_unit: str = ""  # of ``t_s``, where the x axis is no time; ``labels`` then names each point
 
@@ -155,6 +157,7 @@ class Chart:
             "note": self.note,
             "window": self.window,
             "has_gaps": self.has_gaps,
+            "rest": self.rest,
         } | reach_of(self.stretches)
         labels = {"labels": list(self.labels), "places": list(self.places)} if self.labels else {}
         labels |= {"culprit": list(self.culprit)} if self.culprit else {}

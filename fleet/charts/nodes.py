@@ -12,6 +12,7 @@ from fleet.formatting import flops, unit_of
 from fleet.models import Node
 from telemetry import catalog
 from telemetry.blocks import METRICS, Block, FloatArray, highest, lowest, mean, sum_known
+from telemetry.detect.slowdowns import FIGURE_S
 from telemetry.series import Series
 from telemetry.store.history import node_series
 from telemetry.store.reading import LongTerm, Source
@@ -221,8 +222,8 @@ _ALL = (
         "efa-retransmits",
         "EFA retransmits",
         "efa_retransmits_per_s",
-        help="per device, mean of 10 s",
-        mean_s=10,  # counts come in bursts
+        help=f"per device, mean of {FIGURE_S} s",
+        mean_s=FIGURE_S,  # counts come in bursts, and alerts name this mean
     ),
     _chart(
         "collective-bandwidth",

@@ -1,12 +1,15 @@
 """From the link in a page to the cause and to acknowledgement in two taps."""
 
+import re
 from urllib.parse import urlsplit
 
 import pytest
 from django.contrib.auth.models import Group, User
 from playwright.sync_api import Page, ViewportSize, expect
 
+from fleet.alerts.record import Observation
 from fleet.charts.frozen import frozen_link
+from fleet.formatting import moment
 from fleet.models import Alert
 from tests.helpers import just_now
 
@@ -119,3 +122,22 @@ def test_without_scripts_it_can_be_read_and_acknowledged(
     plain.locator("#bar").get_by_role("button", name="Acknowledge").click()
     expect(plain.locator("#story")).to_contain_text("Acknowledged by olga")
     context.close()
+
+
+def test_the_legend_of_a_record_reads_as_its_text_does(
+    page: Page, fleet: str, alert: Alert
+) -> None:
+    now_s = int(just_now().timestamp())
+    figure = {"metric": "core_utilization_ratio", "value": 0.65, "unit": "ratio"}
+    place = (alert.rule, alert.subject, "page", alert.cause, "limping", 7)
+    figures = {"culprit": figure}
+    seen = Observation(now_s - 60, now_s - 90, *place, 1.0, 1.0, figures).json()
+    alert.onset_at = alert.fired_at = moment(now_s - 90)
+    alert.worst, alert.latest, alert.resolved_at = seen, seen, moment(now_s - 30)
+    alert.save()
+
+    page.goto(f"{fleet}{alert.get_absolute_url()}")
+    legend = page.locator("#culprit .chart-legend")
+    expect(legend).to_contain_text(re.compile(r"core 7\s*65\.0\s%.*at .*\d\d:\d\d:\d\d"))
+    page.locator("#culprit .u-over").hover(position={"x": 2, "y": 30})
+    expect(legend).not_to_contain_text("65.0")

@@ -1,7 +1,9 @@
-// The legend of a chart: each series with its colour and its value at the cursor, or its latest value.
+// The legend of a chart: each series with its colour and its value at the cursor. Without a cursor: the latest, or of a resolved alert
+// the one at which its text was written.
 // A click shows only that series, with Shift hides it or shows it again.
 import { hasBefore, nameOf } from "./chart-before.js";
 import { colour, SHAPES } from "./palette.js";
+import { moment } from "./time.js";
 import { figure } from "./units.js";
 
 const MOST = 10;
@@ -30,6 +32,21 @@ export const shapeOf = (series, role, index) => (role || series.filter((one) => 
 function latest(values) {
   for (let i = values.length - 1; i >= 0; i -= 1) if (values[i] !== null) return values[i];
   return null;
+}
+
+/** The point at which the legend of a resolved alert rests: where its figure is measured, else when it was worst; -1: none. */
+function restOf({ data, kind }, loud) {
+  const { t, rest, shade } = data;
+  if (!rest || !shade.length) return -1;
+  const [atS, named] = rest;
+  const [since, until] = shade[0];
+  const far = (i) => {
+    if (named === null) return Math.abs(t[i] - atS);
+    const values = loud.map((one) => one.values[i]).filter((value) => value !== null);
+    const shown = kind === "stack" ? [values.reduce((sum, value) => sum + value, 0)] : values;
+    return Math.min(...shown.map((value) => Math.abs(value - named)));
+  };
+  return t.reduce((best, second, i) => (second >= since && second <= until && (best < 0 || far(i) < far(best)) ? i : best), -1);
 }
 
 function item(chart, key, sample, label) {
@@ -65,6 +82,7 @@ function build(chart) {
   if (loud.length > MOST) items.push(item(chart, "", "", `and ${loud.length - MOST} more`));
   if (muted.length) items.push(item(chart, "peers", swatch(colour("muted", 0), "muted"), mutedOf(muted, loud.length)));
   if (chart.before) items.push(item(chart, "", Object.assign(swatch("", ""), { className: "dashed" }), `${hasBefore(chart) ? "" : "no data "}${nameOf(chart.before.by)}`));
+  if (data.rest) items.push(Object.assign(document.createElement("span"), { className: "muted rest" }));
   legend.replaceChildren(...items, ...note(chart));
   if (focused) legend.querySelector(`[data-series="${CSS.escape(focused)}"]`)?.focus();
 }
@@ -76,16 +94,19 @@ export function drawLegend(chart) {
   legendAt(chart, null);
 }
 
-/** Write the values of a legend as they read at one moment; null: now. */
+/** Write the values of a legend as they read at one moment; null: where it rests. */
 export function legendAt(chart, idx) {
   const { data, legend, kind } = chart;
   if (!data?.series || kind === "heat" || kind === "bars") return;
   const loud = loudOf(data).slice(0, MOST);
+  const resting = idx === null || idx === undefined ? restOf(chart, loud) : idx;
+  const at = legend.querySelector(".rest");
+  if (at) at.textContent = resting < 0 ? "" : `at ${moment(data.t[resting] * 1000, "clock")}`;
   legend.querySelectorAll("em").forEach((em, i) => {
     const { values } = loud[i] ?? { values: [] };
-    const isNow = idx === null || idx === undefined;
+    const isNow = resting < 0;
     const isMissing = data.missing && isNow && values.length && values[values.length - 1] === null;
-    const text = isMissing ? data.missing : figure(isNow ? latest(values) : values[idx], data.unit);
+    const text = isMissing ? data.missing : figure(isNow ? latest(values) : values[resting], data.unit);
     if (em.textContent !== text) em.textContent = text;
   });
 }

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fleet.alerts.record import Observation
 from fleet.charts.alerts import alert_figure, alert_window, charts_of
 from fleet.charts.figures import Chart
 from fleet.charts.runs import PER_STEP
@@ -100,6 +101,26 @@ def test_the_level_of_the_peers_and_the_threshold_are_drawn(hot: HotStore, make:
     marks = drawn(hot, make(evidence={"culprit": culprit}), "culprit").marks
 
     assert [(level, kind) for level, _, kind in marks] == [(0.62, "peers"), (0.8, "threshold")]
+
+
+def test_a_record_is_drawn_with_the_figures_of_its_text(hot: HotStore, make: Make) -> None:
+    hot.append(block(tick=tick) for tick in range(NOON_S - 30, NOON_S + 1))
+
+    def seen(value: float, peers: float, **figures: float) -> dict[str, Any]:
+        figure = {"metric": "core_utilization_ratio", "unit": "ratio"}
+        return figures | {"culprit": figure | {"value": value, "peers_median": peers}}
+
+    place = ("core_slow", "node:limping", "page", "slow_core", "limping", 7)
+    figures = seen(0.9, 0.5, step_s=3.4)
+    worst = Observation(NOON_S - 5, NOON_S - 20, *place, 1.0, 1.0, figures).json()
+    alert = make(evidence=seen(0.7, 0.6), worst=worst, latest=worst)
+    is_open = drawn(hot, alert, "culprit")
+    alert.resolved_at = NOON
+    culprit, phases = (drawn(hot, alert, name) for name in ("culprit", "phases"))
+
+    assert [level for level, *_ in culprit.marks] == [0.5]
+    assert (culprit.rest, phases.rest) == ((NOON_S - 5, 0.9), (NOON_S - 5, 3.4))
+    assert is_open.rest is None
 
 
 def test_a_whole_node_is_drawn_next_to_the_others_of_its_run(hot: HotStore, make: Make) -> None:
