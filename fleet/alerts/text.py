@@ -47,7 +47,7 @@ from fleet.formatting import (
     unit_of,
     usd,
 )
-from fleet.models import Alert
+from fleet.models import Alert, AlertEvent
 from telemetry.detect import RULES, names_of
 from telemetry.detect.causes import UNKNOWN
 
@@ -229,10 +229,16 @@ class AlertText:
         number = device_number(alert.part, alert.device, cores_per_device=n_cores)
         return number if number is not None and 0 <= number < alert.node.n_devices else None
 
-    def _render(self, name: str, *, linked: bool = True) -> SafeString:
+    def ended(self, events: Iterable[AlertEvent]) -> SafeString:
+        """Why nothing is left to do, as the last event that resolved it says."""
+        resolved = [each for each in events if each.kind == AlertEvent.Kind.RESOLVED]
+        return self._render("ended", event=resolved[-1] if resolved else None)
+
+    def _render(self, name: str, *, linked: bool = True, **more: object) -> SafeString:
         alert = self.recorded.alert
         rule = "_group" if Evidence(alert.evidence).shared_place else alert.rule
-        return render_line(_template_name(rule, name), **{**self._context, "linked": linked})
+        context = {**self._context, "linked": linked, **more}
+        return render_line(_template_name(rule, name), **context)
 
     @cached_property
     def _context(self) -> dict[str, Any]:
@@ -262,6 +268,9 @@ class AlertText:
         if step_s is not None and usual_s is not None and alert.rule != "step_slow":
             is_same = abs(step_s - usual_s) <= STEP_NOISE_RATIO * usual_s
             step_time = "unchanged" if is_same else "changed" if step_s > usual_s else ""
+        last = Evidence(latest.figures if latest and not alert.is_open else {})
+        again_s, before_s = last.number("step_s"), last.number("baseline_step_s") or 0.0
+        is_back = again_s is not None and abs(again_s - before_s) <= STEP_NOISE_RATIO * before_s
         slows = bool(alert.victims) and (not knows_steps or step_time == "changed")
         is_known_cause = alert.cause in CAUSES
         spans_run = is_known_cause and alert.node is None and not CAUSES[alert.cause].is_of_run
@@ -283,6 +292,8 @@ class AlertText:
             + (alert.cause if is_known_cause and not spans_run else "other"),
             "headline_template": _template_name(rule, "headline"),
             "opening_template": _template_name(rule, "opening"),
+            "back_template": _template_name(rule, "back"),
+            "step_s_again": again_s if is_back else None,
             "detail_template": _template_name(rule, "detail"),
             "verdict_template": _verdict_template(alert, rule),
             "impact": self.impact,

@@ -275,6 +275,7 @@ def alert_context(pk: str | int, *, at: str = "") -> dict[str, Any]:
         "trace_state": trace and trace.state(at_time),
         "history": history,
         "events": events,
+        "ended": "" if alert_at.is_open else text.ended(events),
         "comment": comments[-1] if comments else None,
         "leads": leads,
         "more_charts": [each for each in charts if each not in leads],

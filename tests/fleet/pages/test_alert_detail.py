@@ -12,6 +12,7 @@ from pytest_django import DjangoAssertNumQueries, Settings
 
 from fleet.alerts.impact import Impact, impact_of
 from fleet.alerts.quality import quality_by_rule
+from fleet.alerts.record import Observation
 from fleet.alerts.runbooks import BLOCK, steps_now
 from fleet.models import Alert, AlertEvent, Annotation, Run, TraceRequest
 from fleet.pages.alert_context import restart_of
@@ -38,6 +39,31 @@ def test_it_shows_what_where_how_bad_and_why(page: Page, alert: Alert) -> None:
     assert "95.0 % vs 62.0 % on its peers" in text
     assert "3.00 s instead of 2.00 s" in text
     assert "lost so far" in text
+
+
+@pytest.mark.parametrize(
+    ("event", "figures", "said"),
+    [
+        ({"by": "olga", "text": "node is drained"}, {}, "olga resolved it"),
+        ({"text": "its run has ended"}, {}, "its run has ended"),
+        ({}, {"step_s": 2.02, "baseline_step_s": 2.0}, "steps took 2.02 s at"),
+        ({}, {"step_s": 2.5, "baseline_step_s": 2.0}, "trnwatch no longer found the problem"),
+    ],
+)
+def test_a_record_says_that_nothing_is_left_to_do_and_why(
+    page: Page, alert: Alert, event: dict[str, str], figures: dict[str, float], said: str
+) -> None:
+    assert "left to do" not in page(alert.get_absolute_url())
+
+    now = just_now()
+    place = (alert.rule, alert.subject, "page", alert.cause, "limping", 7)
+    at_s = now.timestamp()
+    seen = Observation(at_s, at_s - 9, *place, 1.0, 1.0, figures).json()
+    Alert.objects.update(resolved_at=now, worst=seen, latest=seen)
+    AlertEvent.objects.create(alert=alert, at=now, kind=AlertEvent.Kind.RESOLVED, **event)
+
+    text = strip_tags(page(alert.get_absolute_url())).replace("\u202f", " ")
+    assert f"Nothing is left to do here: {said}" in text
 
 
 def test_it_lists_the_evidence(page: Page, alert: Alert) -> None:
