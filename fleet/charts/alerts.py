@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from fleet.alerts.causes import cause_text, part_text
 from fleet.alerts.evidence import WAITED, Evidence, has_late_worker
@@ -19,6 +20,9 @@ from fleet.models import Alert, Node, Run
 from telemetry.blocks import METRICS, FloatArray, IntArray, mean
 from telemetry.detect import names_of
 from telemetry.detect.causes import phase_of
+from telemetry.detect.evidence import NEWEST_STEPS
+from telemetry.statistics.peers import median
+from telemetry.steps import StepBatch
 from telemetry.store.history import node_series, run_steps, worker_minutes
 from telemetry.store.reading import LongTerm, Source
 from telemetry.units import MINUTE_S
@@ -173,6 +177,11 @@ def alert_window(alert: Alert, *, now: datetime) -> Window:
 OF_LOSS = names_of(lambda rule: rule.charts_loss)
 
 
+# What a worker does itself, while the others wait for it.
+OWN_PHASES = ("compute_s", "input_s", "other_s")
+OWN_TIME = f"compute, input and other, {PER_STEP}"
+
+
 def charts_of(alert: Alert) -> Sequence[AlertChart]:
     """Return the charts that support an alert, the most relevant first."""
     culprits = [
@@ -201,7 +210,9 @@ def charts_of(alert: Alert) -> Sequence[AlertChart]:
     if evidence.by_node:
         words = "host vCPUs in use: computing or polling, or neither"
         charts.append(AlertChart("by-node", "vCPU use by host", "bars", words))
-    if evidence.wait_by_worker or alert.rule in WAITED:
+    if _own_time_of(alert) is not None:
+        charts.append(AlertChart("workers", "Own time by worker", "bars", OWN_TIME))
+    elif evidence.wait_by_worker or alert.rule in WAITED:
         words = PER_STEP
         if has_late_worker(alert):
             words = (
@@ -294,6 +305,7 @@ def culprit_words(alert: Alert, chart: str) -> str:
     if (
         chart == "workers"
         and has_late_worker(alert)
+        and _own_time_of(alert) is None
         and phase_of(alert.cause) not in COMPARED_PHASES
     ):
         return f"all others {'wait' if alert.is_open else 'waited'} for it"
@@ -311,6 +323,8 @@ def _workers(source: Source, alert: Alert, window: Window) -> Chart | None:
     if alert.run is None:
         return None
     broken = replace(window, start=int(alert.onset_at.timestamp()))
+    if (own_s := _own_time_of(alert)) is not None:
+        return _own_time(source, alert, broken, own_s)
     phase = phase_of(alert.cause)
     if phase is not None and phase in COMPARED_PHASES:
         return _phase(source, alert.run, phase, broken)
@@ -324,16 +338,50 @@ def _workers(source: Source, alert: Alert, window: Window) -> Chart | None:
 def _phase(source: Source, run: Run, phase: str, window: Window) -> Chart:
     """Draw one phase by worker: the mean, or the maximum if the phase is intermittent."""
     label = COMPARED_PHASES[phase][0]
-    steps = run_steps(source, run.name, start_s=window.start, end_s=window.end)
-    if len(steps.workers) != run.n_nodes:
-        first = window.start - window.start % MINUTE_S
-        steps = worker_minutes(source, run.name, start_s=first, end_s=window.end)
+    steps = _steps_by_worker(source, run, window)
     values = steps.phases[phase]
     longest = np.fmax.reduce(values, axis=0, initial=np.nan)
     shown = longest if phase == "checkpoint_s" else mean(values.T, 1)
     return Chart(
         "s",
         [ChartLine(label, shown, label)],
+        labels=steps.workers,
+        places=worker_places(steps.workers),
+    )
+
+
+def _steps_by_worker(source: Source, run: Run, window: Window) -> StepBatch:
+    """Read the steps of each worker, or their means by minute where single ones are gone."""
+    steps = run_steps(source, run.name, start_s=window.start, end_s=window.end)
+    if len(steps.workers) == run.n_nodes:
+        return steps
+    first = window.start - window.start % MINUTE_S
+    return worker_minutes(source, run.name, start_s=first, end_s=window.end)
+
+
+def _own_time_of(alert: Alert) -> float | None:
+    """Return the own time of its culprit that its text names; None if it names another figure."""
+    culprit = Evidence(recorded(alert).alert.evidence).culprit
+    return culprit.value if culprit.metric == "own_s" else None
+
+
+def _own_time(source: Source, alert: Alert, window: Window, own_s: float) -> Chart | None:
+    """Draw how long each worker works per step, in those steps of which the text is."""
+    run, node = alert.run, alert.node
+    if run is None or node is None:
+        return None
+    steps = _steps_by_worker(source, run, window).reported.timed
+    is_here = np.array([name.partition("/")[0] == node.name for name in steps.workers], bool)
+    if not len(steps) or not is_here.any():
+        return None
+    own = steps.sum_phases(OWN_PHASES)
+    newest = sliding_window_view(own, min(NEWEST_STEPS, len(own)), axis=0)
+    medians = median(newest)
+    far_s = np.abs(np.fmax.reduce(medians[:, is_here], axis=1) - own_s)
+    shown = medians[int(np.argmin(np.nan_to_num(far_s, nan=np.inf)))]
+    return Chart(
+        "s",
+        [ChartLine("own time", shown, "compute")],
         labels=steps.workers,
         places=worker_places(steps.workers),
     )

@@ -1,4 +1,5 @@
 // Custom painting on a chart's canvas: limits, shaded ranges, stacked bars, heat map.
+import { line } from "./chart-marks.js";
 import { colour, css, faded, hatch, heatInks, SHAPES } from "./palette.js";
 import { figure } from "./units.js";
 
@@ -146,7 +147,6 @@ export function barPaint({ labels, series, unit, culprit }) {
   const draw = (u) => within(u, (ctx, bbox) => {
     const width = (bbox.width / labels.length) * 0.74;
     const floor = labels.map(() => 0);
-    if (culprit) mark(u, ctx, bbox, width, culprit);
     series.forEach(({ role, values }, k) => {
       ctx.fillStyle = fillOf(ctx, role, k);
       values.forEach((value, i) => {
@@ -160,18 +160,16 @@ export function barPaint({ labels, series, unit, culprit }) {
     });
     ctx.globalAlpha = 1;
     sums(u, ctx, floor, width, unit);
+    if (culprit) mark(u, ctx, bbox, floor[culprit[0]], culprit);
   });
   return { hooks: { draw } };
 }
 
-// A band behind the bar of a culprit, which is often the shortest, and words above it.
-function mark(u, ctx, bbox, width, [place, words]) {
+// Words above the bar of a culprit, which may be the shortest, and a line down to it: a band would look like the tallest bar.
+function mark(u, ctx, bbox, total, [place, words]) {
   const x = u.valToPos(place, "x", true);
   const px = devicePixelRatio;
-  ctx.fillStyle = faded(css("--bad"), 0.16);
-  ctx.fillRect(x - width / 2, bbox.top, width, bbox.height);
-  ctx.fillStyle = css("--bad");
-  ctx.fillRect(x - width / 2, bbox.top, width, 3 * px);
+  line(ctx, css("--bad"), [2, 3], [x, bbox.top + 20 * px], [x, Math.max(u.valToPos(total, "y", true) - 18 * px, bbox.top + 20 * px)]);
   ctx.font = `600 ${font()}`;
   const half = ctx.measureText(words).width / 2 + 4 * px;
   ctx.textAlign = "center";

@@ -155,6 +155,33 @@ def test_a_slow_checkpoint_shows_the_longest_of_each_worker(
     np.testing.assert_allclose(figure.lines[0].values, saved)
 
 
+def test_own_time_is_drawn_where_the_text_names_it(hot: HotStore, make: Make, run: Run) -> None:
+    Run.objects.update(n_nodes=2)
+    run.refresh_from_db()
+    for i, own_s in enumerate(([2.0, 2.0], [2.0, 3.1], [2.0, 2.0])):
+        at_s = NOON_S + 30 * i
+        hot.append_steps(
+            steps(n_steps=8, first=1 + 8 * i, ended_at_s=at_s, compute_s=own_s, transfer_s=0.2)
+        )
+    figure = {"metric": "own_s", "value": 3.1, "peers_median": 2.0, "unit": "s"}
+    alert = make(
+        rule="step_slow",
+        cause="slow_compute",
+        subject="run:llama",
+        run=run,
+        evidence={"kind": "waiting", "culprit": figure},
+    )
+    later = NOON.replace(minute=2)
+    chart = alert_figure(hot, alert, "workers", alert_window(alert, now=later), now=later)
+
+    (title,) = (each.title for each in charts_of(alert) if each.name == "workers")
+    assert title == "Own time by worker"
+    assert isinstance(chart, Chart)
+    drawn_s = dict(zip(chart.labels, chart.lines[0].values, strict=True))
+    assert drawn_s == pytest.approx({"limping": 3.1, "steady": 2.0})
+    assert chart.culprit == (list(chart.labels).index("limping"), "culprit")
+
+
 def test_hosts_stand_side_by_side_where_that_shows_who_is_stuck(hot: HotStore, make: Make) -> None:
     alert = make(rule="hang", cause="hang", evidence={"host_by_node": {"a": 0.1, "b": 0.01}})
 
