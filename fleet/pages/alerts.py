@@ -152,7 +152,7 @@ SORTED_BY = {
 }
 LIST_PARTIALS = ("open", "resolved")
 # These update live; "changes" and "similar" only after an action.
-PARTIALS = ("story", "now", "act", "facts", "timeline", "bar")
+PARTIALS = ("story", "now", "act", "facts", "timeline")
 ALL_PARTIALS = (*PARTIALS, "changes", "similar")
 PER_PAGE = 25
 SHOWN_VICTIMS = 8

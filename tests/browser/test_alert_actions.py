@@ -41,11 +41,13 @@ def test_an_alert_is_acknowledged_in_one_tap_and_unacknowledged(
 ) -> None:
     page.set_viewport_size(PHONE)  # type: ignore[arg-type]
     page.goto(f"{signed_in}/alerts/{alert.pk}/")
-    page.locator("#bar").get_by_role("button", name="Acknowledge").click()
+    page.locator("#act").get_by_role("button", name="Acknowledge", exact=True).click()
     expect(page.locator("#story")).to_contain_text("olga")
 
     page.get_by_role("button", name="Unacknowledge").click()
-    expect(page.locator("#bar").get_by_role("button", name="Acknowledge")).to_be_visible()
+    expect(
+        page.locator("#act").get_by_role("button", name="Acknowledge", exact=True)
+    ).to_be_visible()
 
 
 def test_a_button_that_a_refresh_removed_still_leaves_one_panel(

@@ -42,15 +42,17 @@ def is_visible(page: Page, selector: str) -> bool:
 def test_page_link_cause_acknowledge_are_two_taps(on_call: Page, fleet: str, alert: Alert) -> None:
     on_call.goto(fleet + frozen_link(alert, at=just_now()))
     expect(on_call.get_by_role("button", name="Acknowledge")).to_have_count(0)
-    on_call.locator("#bar").get_by_role("link", name="Open current state").click()
-    expect(on_call.locator("#bar").get_by_role("button", name="Acknowledge")).to_be_visible()
+    on_call.locator("#act").get_by_role("link", name="Open current state").click()
+    expect(
+        on_call.locator("#act").get_by_role("button", name="Acknowledge", exact=True)
+    ).to_be_visible()
 
     link = fleet + alert.get_absolute_url()
     on_call.set_content(f"<a href='{link}'>llama spends 31.4 % of each step</a>")
     on_call.get_by_role("link").click()
     on_call.wait_for_url("**/alerts/**")
     assert "Core 7 of limping is slow" in on_call.locator("h1.verdict").inner_text()
-    on_call.locator("#bar").get_by_role("button", name="Acknowledge").click()
+    on_call.locator("#act").get_by_role("button", name="Acknowledge", exact=True).click()
 
     expect(on_call.get_by_role("button", name="Unacknowledge")).to_be_visible()
     alert.refresh_from_db()
@@ -61,14 +63,15 @@ def test_verdict_buttons_step_and_chart_need_no_scrolling_and_the_rest_one_tap(
     on_call: Page, fleet: str, alert: Alert
 ) -> None:
     on_call.goto(f"{fleet}{alert.get_absolute_url()}")
-    for part in ("h1.verdict", "#story .sentence", "#now .act", "#bar button"):
+    for part in ("h1.verdict", "#story .sentence", "#now .act", "#say button.primary"):
         assert is_visible(on_call, part)
     on_call.set_viewport_size({"width": 360, "height": 740})
     chart = on_call.locator("figure.chart .chart-body").first.bounding_box()
-    bar = on_call.locator("#bar").bounding_box()
+    pages = on_call.locator("nav.nav").bounding_box()
     assert chart
-    assert bar
-    assert chart["y"] + chart["height"] <= bar["y"]
+    assert pages
+    assert chart["y"] + chart["height"] <= pages["y"]
+    assert on_call.locator("main button.primary:visible").count() == 1
     on_call.wait_for_function(
         "w => document.documentElement.scrollWidth === w", arg=PHONE["width"]
     )
@@ -119,7 +122,7 @@ def test_without_scripts_it_can_be_read_and_acknowledged(
     plain = context.new_page()
     plain.goto(f"{fleet}{alert.get_absolute_url()}")
     assert "Core 7 of limping is slow" in plain.locator("h1.verdict").inner_text()
-    plain.locator("#bar").get_by_role("button", name="Acknowledge").click()
+    plain.locator("#act").get_by_role("button", name="Acknowledge", exact=True).click()
     expect(plain.locator("#story")).to_contain_text("Acknowledged by olga")
     context.close()
 

@@ -58,7 +58,7 @@ def test_a_panel_that_was_opened_stays_open_while_the_page_changes(page: Page, a
     expect(timeline).to_be_visible()
     expect(page.locator("#facts dl").first).to_be_hidden()
 
-    page.locator("#bar").get_by_role("button", name="Acknowledge").click()
+    page.locator("#act").get_by_role("button", name="Acknowledge", exact=True).click()
     expect(timeline).to_contain_text(re.compile("acknowledged", re.IGNORECASE))
     expect(timeline).to_be_visible()
 

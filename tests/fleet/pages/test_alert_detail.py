@@ -28,7 +28,7 @@ Fire = Callable[..., Alert]
 # A name in capitals that a person would have to replace.
 PLACEHOLDER = re.compile(r"\b(NODE|PID|LOG|POD|RUN|NAMESPACE|[A-Z]+_(NODE|ID|DIR))\b")
 NOWHERE = {"node": None, "device": None}
-PARTIALS = ("story", "now", "act", "facts", "timeline", "bar", "changes", "similar")
+PARTIALS = ("story", "now", "act", "facts", "timeline", "changes", "similar")
 
 
 def test_it_shows_what_where_how_bad_and_why(page: Page, alert: Alert) -> None:
@@ -323,7 +323,7 @@ def test_a_comment_is_text_and_never_markup(page: Page, alert: Alert) -> None:
 def test_it_can_be_acknowledged_with_one_tap_on_a_phone(page: Page, alert: Alert) -> None:
     text = page(f"/alerts/{alert.pk}/")
 
-    assert '<button form="say">Acknowledge</button>' in text
+    assert '<button class="primary" data-key="a">Acknowledge</button>' in text
 
 
 @pytest.mark.parametrize("partial", PARTIALS)
@@ -520,7 +520,7 @@ def test_no_command_has_a_placeholder(
 @pytest.mark.parametrize(
     ("kind", "where", "says", "does_not_say"),
     [
-        ("waiting", {}, "All others wait for it", "transfer"),
+        ("waiting", {}, "It continues from its last checkpoint", "transfer"),
         ("waiting", NOWHERE, "the late worker is not identified", "scontrol"),
         ("transferring", {}, "The time goes into the transfer, not into waiting", "wait for"),
         ("transferring", NOWHERE, "no EFA device stands out", "scontrol"),
@@ -602,7 +602,7 @@ def test_it_offers_its_frozen_link_and_its_post_mortem(page: Page, alert: Alert)
 def test_acting_comes_before_the_charts_and_the_evidence_after(page: Page, alert: Alert) -> None:
     text = page(alert.get_absolute_url())
 
-    places = [text.index(f'id="{name}"') for name in ("story", "act", "phases", "facts", "bar")]
+    places = [text.index(f'id="{name}"') for name in ("story", "act", "phases", "facts")]
     assert places == sorted(places)
 
 
