@@ -16,6 +16,7 @@ from fleet.formatting import figure as written
 from fleet.models import Alert, Node, Run
 from fleet.models.node import address
 from fleet.models.run import RunQuerySet
+from fleet.runs.summaries import SHARE_S, SHARE_STEPS
 from telemetry.blocks import FloatArray, mean
 from telemetry.steps import StepBatch, is_reported
 from telemetry.store.chunks import LOSS, decode_steps
@@ -359,8 +360,6 @@ def has_loss(hot: Source, run: Run) -> bool:
     return bool(is_reported(hot.steps(run.name, since_s=0.0).loss).any())
 
 
-# Each share is the mean of the steps of so many seconds, or of those since the share before.
-SMOOTH_S = 5
 EVERY_S = 1
 MOST_SHARES = 900  # of a run, on the overview: the shortest window by the second
 # A step counts for this long after its end, or for three times its duration.
@@ -382,8 +381,8 @@ def grid(start_s: float, end_s: float, *, every_s: int = EVERY_S) -> FloatArray:
 def share_now(steps: StepBatch, t_s: FloatArray, *, every_s: int = EVERY_S) -> FloatArray:
     """Return a run's all-reduce share (n,) at ``t_s`` (n,), Unix seconds ``every_s`` apart.
 
-    The mean of the steps that ended in the ``every_s`` before, or in the last five seconds, else
-    that of the last step while it is current, else NaN.
+    As a run's summary has it: the mean of the newest steps while they are current, else NaN; the
+    steps since the share before, if those are more.
     """
     share = steps.allreduce_share_ratio if len(steps) else np.zeros(0)
     known = np.isfinite(share)
@@ -391,10 +390,10 @@ def share_now(steps: StepBatch, t_s: FloatArray, *, every_s: int = EVERY_S) -> F
         return np.full(len(t_s), np.nan)
     share, ended_s, step_s = share[known], steps.ended_at_s[known], steps.step_s[known]
     before = np.searchsorted(ended_s, t_s, side="right")
-    since = np.searchsorted(ended_s, t_s - max(every_s, SMOOTH_S), side="right")
-    since = np.clip(since, 0, np.maximum(before - 1, 0))
+    last = np.maximum(before - 1, 0)
+    since = np.searchsorted(ended_s, ended_s[last] - max(every_s, SHARE_S), side="right")
+    since = np.clip(since, 0, np.maximum(before - SHARE_STEPS, 0))
     total = np.concatenate([[0.0], np.cumsum(share)])
     mean = (total[before] - total[since]) / np.maximum(before - since, 1)
-    last = np.maximum(before - 1, 0)
     holds_s = np.maximum(max(HOLDS_S, every_s), HOLDS_STEPS * step_s[last])
     return np.where((before > 0) & (t_s - ended_s[last] <= holds_s), mean, np.nan)

@@ -28,6 +28,7 @@ from fleet.charts.markers import checkpoints, in_order, markers_of_fleet
 from fleet.charts.readings import MANY_NODES, fleet_readings, past_readings
 from fleet.charts.runs import grid, share_now, spacing_s
 from fleet.charts.windows import Window, window_of
+from fleet.formatting import listed
 from fleet.models import Alert, Node, Run, Token, Trial
 from fleet.models.annotation import moment_of
 from fleet.pages.charts import answer_chart
@@ -57,7 +58,7 @@ MOST_RUNS, MOST_ALERTS, MOST_LINES = 25, 20, 12
 # So many alerts are ordered by what they cost; the page renews every second.
 MOST_WEIGHED = 200
 PAST = frozenset({"at", "from", "to"})
-WITHOUT_STEPS = "no_steps"
+WITHOUT_STEPS, MOST_NAMED = "no_steps", 2
 # The step of the buttons of the time machine, and of the alerts of a day it draws so many.
 STEP_S, MOST_MARKS = 600, 500
 
@@ -96,8 +97,13 @@ def overview_context(signal: str = "") -> dict[str, Any]:
         "is_demo": settings.DEMO,
         "fleet": fleet,
         # A job that has stopped may wait for its nodes again: no alert says that it stands still.
-        "n_without_steps": fleet.n_standing
-        + sum(now.is_stale and now.state == Run.Phase.PENDING for now in runs),
+        "without_steps": listed(
+            [
+                *fleet.standing,
+                *(n.run.name for n in runs if n.is_stale and n.state == Run.Phase.PENDING),
+            ],
+            MOST_NAMED,
+        ),
         "watching": watching(hot, now_s=now_s),
         "as_of": datetime.fromtimestamp(fleet.tick, UTC) if fleet.tick else None,
         "runs": runs,
@@ -145,8 +151,9 @@ def past_context(window: Window, signal: str = "") -> dict[str, Any]:
     return {
         "is_demo": settings.DEMO,
         "fleet": fleet,
-        "n_without_steps": sum(
-            now.run.phase == WITHOUT_STEPS and now.run.last_step > 0 for now in runs
+        "without_steps": listed(
+            [n.run.name for n in runs if n.run.phase == WITHOUT_STEPS and n.run.last_step > 0],
+            MOST_NAMED,
         ),
         "at": at,
         "at_query": f"?at={window.end}",

@@ -382,7 +382,7 @@ class FleetNow:
     n_acknowledged: int
     oldest_unowned: Alert | None
     n_training: int
-    n_standing: int
+    standing: Sequence[str]
     n_compiling: int
     compiling: Run | None
     worst: RunNow | None
@@ -436,7 +436,7 @@ def fleet_now(
         n_acknowledged=len(alerts) - len(unowned),
         oldest_unowned=unowned[0] if unowned else None,
         n_training=len(training) - len(standing),
-        n_standing=len(standing) + sum(bool(now.standstill) for now in active),
+        standing=[now.run.name for now in [*standing, *(now for now in active if now.standstill)]],
         n_compiling=len(compiling),
         compiling=compiling[0] if compiling else None,
         worst=max(alive, key=lambda now: now.share_ratio or 0.0, default=None),

@@ -1,8 +1,11 @@
 """Shares of runs with different step ends, on one time axis."""
 
 import numpy as np
+import pytest
 
-from fleet.charts.runs import SMOOTH_S, grid, share_now
+from fleet.charts.runs import grid, share_now
+from fleet.models import Run
+from fleet.runs.summaries import SHARE_S, SHARE_STEPS, run_now
 from telemetry.steps import StepBatch
 from tests.helpers import NOON_S, steps
 
@@ -13,7 +16,7 @@ def test_the_clock_ticks_on_multiples_of_its_spacing_within_the_window() -> None
     np.testing.assert_array_equal(t_s, NOON_S + np.arange(-30, 1, 5))
 
 
-def test_quick_steps_are_averaged_over_the_five_seconds_before() -> None:
+def test_the_newest_share_is_that_of_the_run_s_summary(run: Run) -> None:
     slow = steps(n_steps=5, ended_at_s=NOON_S, compute_s=0.5, transfer_s=0.5)
     quick = steps(n_steps=10, first=6, ended_at_s=NOON_S + 5, compute_s=0.75, transfer_s=0.25)
     both = StepBatch(
@@ -25,11 +28,11 @@ def test_quick_steps_are_averaged_over_the_five_seconds_before() -> None:
         np.r_[slow.tokens, quick.tokens],
     )
 
-    share = share_now(both, np.array([NOON_S + SMOOTH_S]))
-
-    ended = both.ended_at_s
-    expected = both.allreduce_share_ratio[(ended > NOON_S) & (ended <= NOON_S + SMOOTH_S)].mean()
-    np.testing.assert_allclose(share, expected)
+    for shown in (both, slow, slow[:3]):
+        newest_s = shown.ended_at_s[-1]
+        shared = shown.newest(SHARE_S, at_least=SHARE_STEPS)
+        summary = run_now(run, shown, now_s=newest_s, shared=shared)
+        assert share_now(shown, np.array([newest_s + 1])) == pytest.approx(summary.share_ratio)
 
 
 def test_a_slow_step_counts_until_it_is_too_old() -> None:
