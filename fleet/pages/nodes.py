@@ -531,6 +531,8 @@ def map_context(request: HttpRequest, node: Node, *, window: Window) -> dict[str
         "comparison": comparison,
         "signal": signal,
         "show": show,
+        # Maps in which nothing stands out are folded, unless they are asked for.
+        "has_map": bool(comparison.outlier or asked or show or at_s),
         "map_help": "workers of its run"
         if signal.is_of_steps
         else f"each {signal.part}{', highest in 30 s' * signal.follows_step}",
