@@ -429,7 +429,6 @@ def decision(candidate: Candidate, figures: TrialFigures, verdict: Verdict) -> D
             "baseline": figures.baseline.label if figures.baseline else "",
             "verdict": verdict,
             "pace": pace,
-            "longer_ratio": 1 / (1 + pace.ratio) - 1 if pace else None,
             "simulated": [arm.label for arm in arms if arm.is_simulated],
             "failed": [run.run for run in runs if run.end_reason],
             "diverged": [run.run for run in runs if run.bad_loss],

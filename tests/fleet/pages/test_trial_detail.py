@@ -86,7 +86,9 @@ def test_arms_that_are_simulated_are_labelled_as_assumed(
     Run.objects.filter(name="vit-trn2").update(is_simulated=True)
     update_figures(hot, Trial.objects.with_arms().get(pk=trial.pk), now=LATER)
 
-    assert "trn2.48xlarge: simulated, no measurement of real hardware" in page("/trials/bakeoff/")
+    text = page("/trials/bakeoff/")
+    assert "trn2.48xlarge: simulated, no measurement of real hardware" in text
+    assert text.index('<span class="tag">simulated</span>') < text.index('class="answer"')
 
 
 def test_mismatches_come_before_any_figure(page: Page, hot: HotStore, trial: Trial) -> None:

@@ -1,12 +1,14 @@
 """The verdict in one sentence."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from fleet.trials.figures import ArmFigures, Candidate, Comparison, Match, MatchState, TrialFigures
-from fleet.trials.text import comparison_row, sentences
+from fleet.trials.text import comparison_row, decision, sentences
+from fleet.trials.verdict import judge
 
 ARM = {
     "run": "vit-p5",
@@ -54,13 +56,18 @@ def plain(
     is_provisional: bool = False,
     is_decided: bool = False,
 ) -> str:
+    figures = compared(found, matches, is_provisional=is_provisional, is_decided=is_decided)
+    return sentences(figures)[0].replace("\u202f", " ").replace("\u2212", "-")
+
+
+def compared(
+    found: tuple[Comparison, ...], matches: tuple[Match, ...] = (), **state: Any
+) -> TrialFigures:
     arm: Any = msgspec.convert(ARM | dict.fromkeys(NULLS), ArmFigures)
     other = msgspec.structs.replace(arm, run="vit-trn2", label="trn2", is_baseline=False)
-    candidate = Candidate(
-        *("trn2", "vit-trn2", found), is_provisional=is_provisional, is_decided=is_decided
-    )
-    figures = TrialFigures(matches, (arm, other), (candidate,))
-    return sentences(figures)[0].replace("\u202f", " ").replace("\u2212", "-")
+    state = {"is_provisional": False} | state
+    candidate = Candidate("trn2", "vit-trn2", found, **state)
+    return TrialFigures(matches, (arm, other), (candidate,))
 
 
 def test_better_states_by_how_much_and_how_surely() -> None:
@@ -96,6 +103,12 @@ def test_cheaper_and_slower_states_both() -> None:
 
     assert "1M tokens cost $0.0205 instead of $0.0222, 7.7 % less" in shown
     assert shown.endswith("But throughput is 29.6 % lower.")
+
+    figures = compared((dollars, pace))
+    (candidate,) = figures.candidates
+    card = decision(candidate, figures, judge(figures, candidate))
+    for line in (card.answer, card.advice):
+        assert re.findall(r"29\.6|4\d\.\d", line) == ["29.6"], "one figure for one loss"
 
 
 def test_an_undecided_row_notes_how_close_the_arms_are_or_how_many_steps_lack() -> None:
