@@ -28,7 +28,7 @@ def test_the_newest_share_is_that_of_the_run_s_summary(run: Run) -> None:
         np.r_[slow.tokens, quick.tokens],
     )
 
-    for shown in (both, slow, slow[:3]):
+    for shown in (both[:9], slow[:3], slow[:1]):
         newest_s = shown.ended_at_s[-1]
         shared = shown.newest(SHARE_S, at_least=SHARE_STEPS)
         summary = run_now(run, shown, now_s=newest_s, shared=shared)
