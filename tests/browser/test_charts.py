@@ -86,6 +86,7 @@ def test_the_charts_of_a_node_are_drawn_fed_by_the_stream_and_zoomed_together(
     page: Page, fleet: str
 ) -> None:
     page.goto(f"{fleet}/nodes/steady/")
+    page.locator("#map summary").get_by_text("Heat maps").click()
     n_charts = page.locator("figure.chart").count()
     assert n_charts >= 5
     # What is above may still be on its way: a drag begins once nothing moves any more.
@@ -115,6 +116,7 @@ def test_the_charts_of_a_node_are_drawn_fed_by_the_stream_and_zoomed_together(
 
 def test_a_cell_of_a_heat_map_and_a_bar_lead_to_their_pages(page: Page, fleet: str) -> None:
     page.goto(f"{fleet}/nodes/steady/")
+    page.locator("#map summary").get_by_text("Heat maps").click()
     expect(page.locator("#core-heat")).to_have_attribute("data-state", "drawn")
     page.locator("#core-heat .chart-body").focus()
     for key in ("ArrowLeft", "ArrowDown", "ArrowDown", "ArrowDown"):
