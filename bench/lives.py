@@ -7,6 +7,7 @@ node slows down: that must be named, and nothing before it may page.
 
 import json
 import math
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -25,6 +26,7 @@ from fleet.alerts.watchers import watch_runs
 from fleet.ingest.nodes import NodeIngest, store_batches
 from fleet.ingest.steps import StepIngest, update_reported_runs
 from fleet.models import Alert
+from telemetry.agent.sender import CATCH_UP_S, MAX_LINES
 from telemetry.blocks import FloatArray
 from telemetry.ingest.lines import Refusals
 from telemetry.simulate.inputs import tier_named
@@ -33,12 +35,12 @@ from telemetry.simulate.shard import play, start_clock
 from telemetry.steps import StepBatch
 from telemetry.store.hot import HotStore
 from tests.helpers import NOON_S, Clock
+from trnwatch.wire import backoff_s
 
 N, DEVICES, CORES, EFAS = 8, 16, 2, 8  # nodes; of a trn1.32xlarge
 ALL = tuple(range(N))
 FAULT_S, FAULT_SLOT, UNTIL_S, NAMED_WITHIN_S = 720, 2, 840, 60
 AGENT_SENDS_EVERY_S, BEATS_EVERY_S, WATCHED_EVERY_S, KEEP_S = 5, 10, 2, 900
-BACK_EVERY_S = 4  # senders that retry return within half a minute
 SEED = 5
 FOREVER = math.inf
 RUN = RunSpec(
@@ -97,8 +99,8 @@ class Life:
     """A habit or an accident. ``allows`` are alerts it may raise, as "cause severity".
 
     ``heard`` are the spans in which each node's agent runs; ``pauses`` are those in which jobs
-    stand still, ``away`` those in which trnwatch does;
-    while ``cut_off``, nothing arrives, and then one sender after the other is back.
+    stand still, ``away`` those in which trnwatch does. Nothing arrives then, nor of ``cut_slots``
+    while ``cut_off``; each sender tries again as a real one does.
     """
 
     text: str
@@ -110,6 +112,7 @@ class Life:
     every_s: int = 1
     away: tuple[float, float] = (FOREVER, FOREVER)
     cut_off: tuple[float, float] = (FOREVER, FOREVER)
+    cut_slots: Sequence[int] = ALL
     pauses: tuple[float, float] = (FOREVER, FOREVER)
     emptied_s: float = FOREVER
     replaced: tuple[int, float] = (-1, FOREVER)
@@ -250,6 +253,33 @@ for name in ("preemption", "elastic"):
     LIVES[f"hooks_{name}"] = replace(LIVES[name], agents=False, tier="hooks_only")
 
 
+@dataclass(slots=True)
+class Sender:
+    """One sender of a node: its ``lines`` wait until it tries at ``next_s``, a second of the life.
+
+    A request takes ``max_lines``; the rest follows after ``CATCH_UP_S``.
+    """
+
+    every_s: float
+    next_s: float
+    max_lines: int | None = None
+    lines: list[bytes] = field(default_factory=list)
+    n_failed: int = 0
+
+    def take(self, s: int, jitter: Callable[[], float], *, is_cut_off: bool) -> list[bytes]:
+        """Return the lines that arrive now."""
+        if s < self.next_s:
+            return []
+        if is_cut_off and self.lines:
+            self.n_failed += 1
+            self.next_s = s + max(self.every_s, backoff_s(self.n_failed, jitter=jitter))
+            return []
+        self.n_failed, sent = 0, self.lines[: self.max_lines]
+        self.lines = self.lines[len(sent) :]
+        self.next_s = s + (CATCH_UP_S if self.lines else self.every_s)
+        return sent
+
+
 class Player:
     """Plays one life; ``fired`` are its alerts: second, "cause severity", and node."""
 
@@ -279,8 +309,10 @@ class Player:
         self.names = [f"trn-{i:02d}" for i in ALL]
         self.fired: list[tuple[int, str, str]] = []
         self.refused: dict[str, str] = {}
-        self.step_lines: dict[int, list[bytes]] = {i: [] for i in ALL}
-        self.hardware_lines: dict[int, list[bytes]] = {i: [] for i in ALL}
+        self.hooks = {i: Sender(life.every_s, life.every_s) for i in ALL}
+        every_s = AGENT_SENDS_EVERY_S
+        self.agents = {i: Sender(every_s, every_s - i % every_s, MAX_LINES) for i in ALL}
+        self.jitter = random.Random(SEED).random
         self.sent_s: dict[tuple[int, int], float] = {}
         self._shown: dict[int, str] = {}
         self._begin()
@@ -336,11 +368,9 @@ class Player:
             self._write_steps(s, range(done, ended))
             self._write_hardware(s)
             done = ended
-            if life.away[0] <= s < life.away[1]:
-                continue
             self._send_hardware(s)
             self._send_steps(s)
-            if s % WATCHED_EVERY_S == 0:
+            if s % WATCHED_EVERY_S == 0 and not life.away[0] <= s < life.away[1]:
                 at = datetime.fromtimestamp(now_s + 0.5, UTC)
                 update_reported_runs(hot, now=at)
                 watch_runs(hot, now=at)
@@ -387,7 +417,7 @@ class Player:
 
     def _add(self, start: Start, slot: int, line: Mapping[str, object]) -> None:
         of = {"run": start.run, "session": start.session}
-        self.step_lines[slot].append(json.dumps(of | dict(line)).encode())
+        self.hooks[slot].lines.append(json.dumps(of | dict(line)).encode())
 
     def _worker(self, k: int, start: Start, slot: int) -> dict[str, object]:
         return {
@@ -412,15 +442,14 @@ class Player:
         } | {name: seconds for name, seconds in timed.items() if math.isfinite(seconds)}
 
     def _send_steps(self, s: int) -> None:
-        for slot, lines in self.step_lines.items():
-            if lines and s % self.life.every_s == 0 and not self._is_cut_off(slot, s):
-                self.step_lines[slot] = []
+        for slot, sender in self.hooks.items():
+            if lines := sender.take(s, self.jitter, is_cut_off=self._is_cut_off(slot, s)):
                 outcome = self.steps_in.deliver(self.hot, lines, **self._sent(slot, s))
                 self._note_refused(slot, outcome)
 
     def _is_cut_off(self, slot: int, s: int) -> bool:
-        cut_s, back_s = self.life.cut_off
-        return cut_s <= s < back_s + BACK_EVERY_S * slot
+        spans = [self.life.away, *([self.life.cut_off] if slot in self.life.cut_slots else [])]
+        return any(from_s <= s < until_s for from_s, until_s in spans)
 
     def _sent(self, slot: int, s: int) -> dict[str, Any]:
         now_s = self.clock.now_s
@@ -443,14 +472,12 @@ class Player:
                 line = node_report(self.names[slot], values, self.inputs.agent_every_s, busy=busy)
                 at = self.clock.now_s + self.life.skew_s(slot, s)
                 line |= {"at": at, "seq": s, "stream": f"stream-{self.names[slot]}"}
-                self.hardware_lines[slot].append(json.dumps(line).encode())
+                self.agents[slot].lines.append(json.dumps(line).encode())
 
     def _send_hardware(self, s: int) -> None:
         batches = []
-        for slot, lines in self.hardware_lines.items():
-            is_due = (s + slot) % AGENT_SENDS_EVERY_S == 0 and not self._is_cut_off(slot, s)
-            if lines and is_due:
-                self.hardware_lines[slot] = []
+        for slot, sender in self.agents.items():
+            if lines := sender.take(s, self.jitter, is_cut_off=self._is_cut_off(slot, s)):
                 batch = self.nodes_in.deliver(lines, node=self.names[slot], **self._sent(slot, s))
                 self._note_refused(slot, batch)
                 batches.append(batch)

@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import json
+import random
 import re
 import subprocess
 import sys
@@ -95,6 +96,20 @@ def test_a_life_says_what_fired_and_what_is_wrong(redis: Redis) -> None:
     assert not refused
     codes = [command.exit_code(figures) for figures in (None, {"n_wrong": 0}, {"n_wrong": 2})]
     assert codes == [0, 0, 1]
+
+
+def test_senders_of_a_life_come_back_one_by_one() -> None:
+    """After an outage each is back within half a minute; half of the wait is chance."""
+    jitter = random.Random(1).random
+    back_s = []
+    for sender in (lives.Sender(every_s=1, next_s=1, max_lines=2) for _ in range(20)):
+        sender.lines = [b"{}"] * 3
+        arrived = [len(sender.take(s, jitter, is_cut_off=s < 120)) for s in range(200)]
+        back_s.append(arrived.index(2))
+        assert arrived[back_s[-1] + 1 :][:2] == [1, 0]
+
+    assert 120 <= min(back_s) <= 125
+    assert 140 <= max(back_s) <= 150
 
 
 def test_the_cost_of_a_stage_leaves_out_what_others_in_it_take() -> None:

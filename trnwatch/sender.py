@@ -3,7 +3,6 @@
 import gzip
 import json
 import math
-import random
 import threading
 import time
 import uuid
@@ -17,7 +16,7 @@ from trnwatch.runtime_trace import RuntimeTrace, number_of
 from trnwatch.step_finder import StepFinder
 from trnwatch.steps import Record
 from trnwatch.surroundings import OF_NODES
-from trnwatch.wire import ServerConnection
+from trnwatch.wire import ServerConnection, backoff_s
 
 PATH = "/api/v1/ingest/steps"
 TIMEOUT_S = 10.0
@@ -30,7 +29,6 @@ MAX_LINES = 500
 NO_PARTS = (None, None, None)
 # Losses are of 32 bit; larger ones are infinite.
 MAX_LOSS = 3.4e38
-MAX_BACKOFF_S = 30.0
 
 
 class ReportSender:
@@ -101,9 +99,7 @@ class ReportSender:
                 return
             pause_s = self._every_s
             if self._failures:
-                # Exponential backoff while the server is unreachable.
-                longest_s = min(MAX_BACKOFF_S, pause_s * 2.0**self._failures)
-                pause_s = longest_s * random.uniform(0.5, 1.0)
+                pause_s = backoff_s(self._failures, least_s=pause_s)
             self._wake.wait(pause_s)
             self._wake.clear()
 

@@ -4,6 +4,7 @@
 import encodings.idna  # noqa: F401
 import http.client
 import json
+import random
 import ssl
 import time
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ DISCONNECTED = (BrokenPipeError, ConnectionResetError, http.client.RemoteDisconn
 # After these statuses a retry may succeed; any other 4xx is final.
 RETRYABLE = frozenset({401, 403, 404, 405, 407, 408, 421, 425, 429})
 TOO_LARGE = 413
+MIN_BACKOFF_S, MAX_BACKOFF_S = 1.0, 30.0
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,21 @@ class ServerResponse:
             text += "trnwatch"
         text = text or f"the response is not from trnwatch; check the address in {self.option}"
         return f"{self.status} {text}" if self.status else text
+
+
+def backoff_s(
+    n_failed: int,
+    *,
+    least_s: float = MIN_BACKOFF_S,
+    asked_s: float = 0.0,
+    jitter: Callable[[], float] = random.random,
+) -> float:
+    """Return the seconds to wait after so many failed requests, at least those asked for.
+
+    They double from ``least_s`` up to half a minute; ``jitter`` (0 to 1) spreads a fleet.
+    """
+    longest_s = min(MAX_BACKOFF_S, least_s * 2.0 ** min(n_failed, 10))
+    return max(asked_s, longest_s / 2) + jitter() * longest_s / 2
 
 
 class ServerConnection:

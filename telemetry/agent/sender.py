@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from trnwatch.wire import TOO_LARGE, ServerConnection, ServerResponse
+from trnwatch.wire import MIN_BACKOFF_S, TOO_LARGE, ServerConnection, ServerResponse, backoff_s
 
 from telemetry.agent.clock import Clock
 from telemetry.agent.reports import (
@@ -31,7 +31,7 @@ MAX_LINES = 120
 MAX_BYTES = 512_000
 # While a backlog waits, requests follow each other at least this quickly.
 CATCH_UP_S = 1.0
-MIN_BACKOFF_S, MAX_BACKOFF_S, MAX_RETRY_AFTER_S = 1.0, 30.0, 600.0
+MAX_RETRY_AFTER_S = 600.0
 
 
 class AgentSender(threading.Thread):
@@ -126,9 +126,8 @@ class AgentSender(threading.Thread):
 
     def backoff_s(self, response: ServerResponse) -> float:
         """Return the seconds to wait after a failed request, at least the server's Retry-After."""
-        longest_s = min(MAX_BACKOFF_S, MIN_BACKOFF_S * (1 << min(self._n_failed, 10)))
         asked_s = min(response.retry_after_s or 0.0, MAX_RETRY_AFTER_S)
-        return max(asked_s, longest_s / 2) + self._jitter() * longest_s / 2.0
+        return backoff_s(self._n_failed, asked_s=asked_s, jitter=self._jitter)
 
     def _runs(self, frames: list[Frame]) -> Iterator[FrameGroup]:
         """Split frames into requests: as columns where reports share a template, if accepted."""
