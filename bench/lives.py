@@ -210,6 +210,13 @@ LIVES = {
     "cut_off": Life(
         "no report arrives for two minutes", cut_off=(300, 420), allows=("unknown page", *ENDED)
     ),
+    "brief_cut_off": Life("no report arrives for 20 s", cut_off=(300, 320)),
+    "rack_cut_off": Life(
+        "a rack of two nodes is cut off for a minute",
+        cut_off=(300, 360),
+        cut_slots=(0, 1),
+        allows=("node_silent page", "node_silent warn"),
+    ),
     "emptied": Life("Redis loses everything", emptied_s=400),
     "two_jobs": Life(
         "one job after the other", (Start(until_s=300, ends=True), Start(350, run="second"))
@@ -243,6 +250,7 @@ LIVES = {
     "hooks_cut_off": replace(
         HOOKS, text="no report arrives for two minutes", cut_off=(300, 420), allows=ENDED
     ),
+    "hooks_outage": replace(HOOKS, text="trnwatch is away for three minutes", away=(300, 480)),
     "hooks_clocks": replace(
         HOOKS,
         text="two clocks are wrong",

@@ -76,7 +76,7 @@ from telemetry.detect.node_errors import (
 )
 from telemetry.detect.node_errors import RULE as ECC
 from telemetry.detect.standstill import CORES, DEAD_S, HOST, MUTE_S, TOGETHER_S
-from telemetry.detect.stopped import SILENT, StepHeartbeat
+from telemetry.detect.stopped import SILENT, StepHeartbeat, are_all_overdue
 from telemetry.ingest.timing import N_AGREEING
 from telemetry.steps import RETURN_S
 from telemetry.store.hot import HotStore
@@ -371,19 +371,8 @@ def conclude(
         for name in new.values_list("name", flat=True):
             last_seen.pop(name, None)
     with guard("", (), SILENT):
-        findings += find_silent(
-            {} if is_waiting else last_seen,
-            # A look may be a little older: what it did not see yet is not silent for that.
-            now_s=min((each.at_s for each in looks), default=now_s),
-            run_of=merged(each.run_of for each in looks),
-            pulses=merged(each.pulses for each in looks),
-            crashed=lost.union(*(each.dead for each in looks)),
-            known=nodes_in(key for key in open_subjects if key[0] == SILENT),
-            report_every_s=merged(each.report_every_s for each in looks),
-            may_be_quiet_s=hot.quiet_s(),
-            heard_s=merged(each.heard_s for each in looks),
-            is_returning=are_returning(last_seen, now=now),
-        )
+        seen = {} if is_waiting else last_seen
+        findings += silent_in(hot, looks, seen, open_subjects, lost, now_s=now_s)
     if not expected and not any(each.n_nodes for each in looks):
         # Without a node that should report, none is missing.
         evaluated.add(BLIND)
@@ -411,12 +400,56 @@ def conclude(
     return [*changed, *explain_recent(now=now)]
 
 
-def are_returning(last_seen: Mapping[str, int], *, now: datetime) -> bool:
-    """Whether some nodes may not have had time to be back after a silence of all."""
-    if min(last_seen.values(), default=math.inf) >= quiet_since_s(now.timestamp()):
-        return False
-    back = now - timedelta(seconds=RETURN_S)
-    return Alert.objects.filter(rule=BLIND[0], last_seen_at__gt=back).exists()
+def silent_in(
+    hot: HotStore,
+    looks: Sequence[Look],
+    last_seen: Mapping[str, int],
+    open_subjects: Collection[Subject],
+    lost: Collection[str],
+    *,
+    now_s: float,
+) -> list[Finding]:
+    """Find the silent nodes of all looks; ``lost`` ones are known dead."""
+    # A look may be a little older: what it did not see yet is not silent for that.
+    looked_s = min((each.at_s for each in looks), default=now_s)
+    run_of = merged(each.run_of for each in looks)
+    every_s = merged(each.report_every_s for each in looks)
+    return find_silent(
+        last_seen,
+        now_s=looked_s,
+        run_of=run_of,
+        pulses=merged(each.pulses for each in looks),
+        crashed={*lost, *chain.from_iterable(each.dead for each in looks)},
+        known=nodes_in(key for key in open_subjects if key[0] == SILENT),
+        report_every_s=every_s,
+        may_be_quiet_s=hot.quiet_s(),
+        heard_s=merged(each.heard_s for each in looks),
+        returning_from_s=returning_from_s(
+            hot, last_seen, now_s=looked_s, run_of=run_of, report_every_s=every_s
+        ),
+    )
+
+
+def returning_from_s(
+    hot: HotStore,
+    last_seen: Mapping[str, int],
+    *,
+    now_s: float,
+    run_of: Mapping[str, str],
+    report_every_s: Mapping[str, int],
+) -> float | None:
+    """Return when a silence of all began that goes on or has just ended, and record it.
+
+    Even one of seconds makes senders wait: some are silent for too long though others are back.
+    """
+    if min(last_seen.values(), default=math.inf) > now_s - TOGETHER_S:
+        return None
+    if are_all_overdue(last_seen, now_s=now_s, run_of=run_of, report_every_s=report_every_s):
+        hot.gauge("unheard_from_s", max(last_seen.values()))
+        hot.gauge("unheard_until_s", now_s)
+    gauges = hot.gauges()
+    is_recent = now_s < gauges.get("unheard_until_s", -math.inf) + RETURN_S
+    return gauges["unheard_from_s"] if is_recent else None
 
 
 def is_unknown(finding: Finding, missing: MissingReadings) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from fleet.models import Node
-from telemetry.steps import WorkerState
+from telemetry.steps import RETURN_S, WorkerState
 from telemetry.store.hot import HotStore
 from telemetry.store.reading import Missing
 from telemetry.units import DAY_S
@@ -25,8 +25,8 @@ CLOCKS = "steps-in:clocks"
 # missing data says nothing about the nodes.
 PAUSE_S = 5.0
 # After a pause in watching, wait before calling nodes silent and runs hanging: missing data may be
-# our own outage.
-WAIT_AFTER_PAUSE_S = 20
+# our own outage, after which senders are not back at once.
+WAIT_AFTER_PAUSE_S = RETURN_S
 
 
 def own_pause_s(hot: HotStore, *, now_s: float) -> float | None:

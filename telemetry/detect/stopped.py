@@ -84,7 +84,7 @@ def find_silent(
     report_every_s: Mapping[str, int] | None = None,
     may_be_quiet_s: Mapping[str, int] | None = None,
     heard_s: Mapping[str, float] | None = None,
-    is_returning: bool = False,
+    returning_from_s: float | None = None,
 ) -> list[Finding]:
     """Find nodes that reported before and have not for ``after_s`` seconds.
 
@@ -96,8 +96,8 @@ def find_silent(
     by an open alert) and is no page. With ``crashed`` nodes their run stopped, as its other nodes
     show: they need not be waited for, unless there are several: the agent of one may restart.
     ``may_be_quiet_s`` are longer limits of nodes that are scraped, or whose agent was asked to
-    end. ``is_returning``: all were silent a moment ago; who is not ``known`` may not have had time
-    to be back.
+    end. ``returning_from_s``: a silence of all that began then has just ended; who was heard until
+    then may not have had time to be back.
 
     There is one finding per silent node; or, where every one of several nodes is silent, the
     single finding `monitoring_blind`: a whole fleet does not die in the same minute, but its
@@ -113,7 +113,7 @@ def find_silent(
         or not _is_heard(node, last_seen.get(node), every_s.get(run_of.get(node, ""), 1), heard_s)
     }
     n_crashed = Counter(run_of.get(node) for node in crashed)
-    quiet, works = {}, set[str]()
+    quiet, works, returning = {}, set[str](), set[str]()
     for node, seen_s in last_seen.items():
         if now_s - seen_s < after_s and node not in crashed:
             # Nearly always all of thousands of nodes.
@@ -136,6 +136,8 @@ def find_silent(
             limit_s = min(limit_s, TOGETHER_S + each_s)
         if now_s - seen_s >= limit_s:
             quiet[node] = seen_s
+        if returning_from_s is not None and seen_s + each_s + TOGETHER_S >= returning_from_s:
+            returning.add(node)
     if not quiet:
         return []
     newest_s = max(last_seen.values())
@@ -144,7 +146,7 @@ def find_silent(
         quiet = {
             node: at_s
             for node, at_s in quiet.items()
-            if newest_s - at_s > TOGETHER_S and (node in known or not is_returning)
+            if newest_s - at_s > TOGETHER_S and node not in returning
         }
         if not quiet:
             return []
@@ -173,6 +175,20 @@ def find_silent(
         for run, nodes in mates.items()
         for node in nodes
     ]
+
+
+def are_all_overdue(
+    last_seen: Mapping[str, int],
+    *,
+    now_s: float,
+    run_of: Mapping[str, str],
+    report_every_s: Mapping[str, int],
+) -> bool:
+    """Whether no node sends its reports: each is later than chance makes it."""
+    return bool(last_seen) and all(
+        now_s - seen_s > (report_every_s.get(run_of.get(node, ""), 1) or SCRAPED_S) + TOGETHER_S
+        for node, seen_s in last_seen.items()
+    )
 
 
 def _is_heard(

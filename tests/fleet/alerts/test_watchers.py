@@ -11,7 +11,7 @@ import pytest
 from pytest_django import Settings
 from redis import Redis
 
-from fleet.alerts.evaluate import WATCHES, are_returning, forget_idle, rule_failures
+from fleet.alerts.evaluate import WATCHES, forget_idle, rule_failures
 from fleet.alerts.memory import KEY, recall
 from fleet.alerts.watch_monitor import last_evaluation
 from fleet.alerts.watchers import HANGS_S, LOOKS, TURNS, WATCHES_S, WORKER, watch_runs, worker_of
@@ -131,21 +131,28 @@ def test_where_no_node_of_any_watcher_reports_monitoring_is_blind(
     assert [row[0] for row in found()] == ["monitoring_blind"]
 
 
-def test_after_it_nodes_have_time_to_return(
-    hot: HotStore, clock: Clock, simulated: Callable[..., list[Run]]
+@pytest.mark.parametrize("silence_s", [8, 60])
+def test_after_a_silence_of_all_nodes_have_time_to_return(
+    hot: HotStore, clock: Clock, simulated: Callable[..., list[Run]], silence_s: int
 ) -> None:
-    """Agents wait for up to half a minute between two attempts."""
-    now = datetime.fromtimestamp(clock.now_s, UTC)
-    seen = {"back": int(clock.now_s), "quiet": int(clock.now_s) - 60}
-    assert not are_returning(seen, now=now)
+    """Senders wait for up to half a minute between two attempts, also after a cut of seconds."""
+    [llama, _] = simulated(until_s=silence_s)
+    turn(hot, clock, range(1), of=1)
+    before = {row[0] for row in found()}
+    spec = msgspec.structs.replace(LLAMA, name="llama", nodes_per_rack=4)
+    plan = Plan(run=spec, seed=3, epoch_s=int(llama.started_at.timestamp()))
+    silent = []
+    for passed_s in (20, RETURN_S + 1):
+        clock.now_s += passed_s
+        played = play(plan, "llama/0", start_clock(plan), int(clock.now_s))
+        hot.append(played.span.blocks())
+        hot.gauge("watched_at_s", clock.now_s)
+        turn(hot, clock, range(1), of=1)
+        silent.append({node for row in found() if row[0] == "node_silent" for node in row[3]})
 
-    simulated(until_s=60)
-    turn(hot, clock, range(2), of=2)
-
-    assert are_returning(seen, now=now)
-    assert not are_returning({"back": seen["back"]}, now=now)
-    ended = Alert.objects.get().last_seen_at
-    assert not are_returning(seen, now=ended + timedelta(seconds=RETURN_S))
+    assert before == ({"monitoring_blind"} if silence_s == 60 else set())
+    assert silent[0] == set()
+    assert silent[1] == {f"alpaca-0{i}" for i in range(4)}
 
 
 def test_a_simulator_that_catches_up_calls_no_node_silent(

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from telemetry.detect import StepHeartbeat, find_silent
+from telemetry.detect.stopped import are_all_overdue
 
 NOW = 1_000
 FLEET = {"steady": 999, "limping": 1_000, "calm": 1_000}
@@ -53,15 +54,29 @@ def test_nodes_that_fell_silent_together_are_not_named_one_by_one() -> None:
     assert {each.node for each in silent} == {"limping", "steady"}
 
 
-def test_after_a_silence_of_all_nodes_only_those_known_before_are_silent() -> None:
-    seen = FLEET | {"late": NOW - 120, "dead": NOW - 300}
+def test_after_a_silence_of_all_nodes_only_those_silent_before_are_silent() -> None:
+    seen = FLEET | {"late": NOW - 123, "dead": NOW - 300}
 
-    silent = find_silent(seen, now_s=NOW, is_returning=True, known={"dead"})
+    silent = find_silent(seen, now_s=NOW, returning_from_s=NOW - 120)
     assert [each.node for each in silent] == ["dead"]
     assert len(find_silent(seen, now_s=NOW)) == 2
+    # Who was heard after it has fallen silent since.
+    assert len(find_silent(seen, now_s=NOW, returning_from_s=NOW - 50)) == 2
     # If all are silent again, that is one alert as before.
-    (finding,) = find_silent(seen, now_s=NOW + 60, is_returning=True)
+    (finding,) = find_silent(seen, now_s=NOW + 60, returning_from_s=NOW - 120)
     assert finding.rule == "monitoring_blind"
+
+
+def test_all_are_overdue_if_none_reports_as_often_as_it_does() -> None:
+    def are_overdue(seen: dict[str, int], every_s: int) -> bool:
+        runs = dict.fromkeys(seen, "llama")
+        return are_all_overdue(seen, now_s=NOW, run_of=runs, report_every_s={"llama": every_s})
+
+    seen = {"first": NOW - 7, "second": NOW - 90}
+    assert are_overdue(seen, 1)
+    assert not are_overdue(seen, 2)
+    assert not are_overdue({"first": NOW - 20, "second": NOW - 20}, 0)
+    assert not are_overdue({}, 1)
 
 
 def test_a_quiet_node_is_named_since_it_was_last_heard() -> None:
