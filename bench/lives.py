@@ -98,9 +98,10 @@ class Steps:
 class Life:
     """A habit or an accident. ``allows`` are alerts it may raise, as "cause severity".
 
-    ``heard`` are the spans in which each node's agent runs; ``pauses`` are those in which jobs
-    stand still, ``away`` those in which trnwatch does. Nothing arrives then, nor of ``cut_slots``
-    while ``cut_off``; each sender tries again as a real one does.
+    ``heard`` are the spans in which each node's agent runs; processes with ``tags`` name their run
+    there. ``pauses`` are those in which jobs stand still, ``away`` those in which trnwatch does.
+    Nothing arrives then, nor of ``cut_slots`` while ``cut_off``; each sender tries again as a
+    real one does.
     """
 
     text: str
@@ -109,6 +110,7 @@ class Life:
     skew_s: Callable[[int, float], float] = lambda slot, at_s: 0.0
     hooks: Sequence[int] = ALL
     agents: bool = True
+    tags: bool = False
     every_s: int = 1
     away: tuple[float, float] = (FOREVER, FOREVER)
     cut_off: tuple[float, float] = (FOREVER, FOREVER)
@@ -210,7 +212,7 @@ LIVES = {
     "cut_off": Life(
         "no report arrives for two minutes", cut_off=(300, 420), allows=("unknown page", *ENDED)
     ),
-    "brief_cut_off": Life("no report arrives for 20 s", cut_off=(300, 320)),
+    "brief_cut_off": Life("no report arrives for 10 s", cut_off=(300, 310)),
     "rack_cut_off": Life(
         "a rack of two nodes is cut off for a minute",
         cut_off=(300, 360),
@@ -228,7 +230,7 @@ LIVES = {
     ),
     "slow_reports": Life("reports come each 30 s", every_s=30),
     "silent_worker": Life("one worker has no hooks", hooks=(0, 1, 2, 3, 4, 6, 7)),
-    "first_rank": Life("rank 0 alone has hooks", hooks=(0,)),
+    "first_rank": Life("rank 0 alone has hooks, all processes tags", hooks=(0,), tags=True),
     "clocks": Life(
         "two clocks are wrong", skew_s=lambda slot, at_s: {4: 90.0, 2: -45.0}.get(slot, 0.0)
     ),
@@ -478,6 +480,8 @@ class Player:
                 busy = busy and not self.life.pauses[0] <= s < self.life.pauses[1]
                 values = {name: each[row, slot] for name, each in self.span.values.items()}
                 line = node_report(self.names[slot], values, self.inputs.agent_every_s, busy=busy)
+                for process in line["report"]["neuron_runtime_data"] if self.life.tags else ():
+                    process["neuron_runtime_tag"] = f"run={self.life.starts[0].run}"
                 at = self.clock.now_s + self.life.skew_s(slot, s)
                 line |= {"at": at, "seq": s, "stream": f"stream-{self.names[slot]}"}
                 self.agents[slot].lines.append(json.dumps(line).encode())

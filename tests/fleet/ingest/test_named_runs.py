@@ -111,6 +111,23 @@ def test_what_a_job_reports_itself_outweighs_a_tag(agents: Agents) -> None:
     }
 
 
+def test_a_tag_adds_nodes_to_the_run_that_one_worker_reports(agents: Agents) -> None:
+    """Rank 0 alone has hooks; the hardware of the others would belong to no run."""
+    lines = [text for text in step_lines(1, ended_at=BEGAN_S) if b"trn-b" not in text]
+    StepIngest(time.monotonic).deliver(
+        agents.hot, [line("run", **ABOUT), *lines], arrived_s=BEGAN_S
+    )
+    before = Run.objects.get()
+    agents.report(BEGAN_S + 1, ["run=real"])
+
+    after = Run.objects.get()
+    assert (after.session, after.phase) == (before.session, before.phase)
+    assert {name: run for name, run in trains().items() if name in NODES} == {
+        "trn-a": "real",
+        "trn-b": "real",
+    }
+
+
 def test_a_tag_that_names_an_imported_run_is_refused(agents: Agents, run: Run) -> None:
     refused = agents.report(BEGAN_S, [f"run={run.name}"], nodes=NODES[:1])
 
