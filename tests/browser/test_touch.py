@@ -92,6 +92,7 @@ def test_a_tap_on_a_core_shows_a_link_to_its_device(page: Page, fleet: str) -> N
     phone.wait_for_url(re.compile(f"{fleet}/nodes/limping/devices/[78]/"))
 
     phone.goto(f"{fleet}/nodes/limping/")
+    phone.locator("#map summary").get_by_text("Heat maps").tap()
     over = phone.locator("#core-heat[data-state=drawn] .u-over")
     over.scroll_into_view_if_needed()
     box = over.bounding_box()
