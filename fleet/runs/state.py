@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import msgspec
 
@@ -89,11 +90,13 @@ class Watching:
 
     watched_s: float | None
     pause_s: float | None
+    # How long missing data is not evaluated.
+    waits_s: ClassVar[float] = WAIT_AFTER_PAUSE_S
 
     @property
     def is_new(self) -> bool:
         """Whether missing data is not evaluated yet."""
-        return self.watched_s is None or self.watched_s < WAIT_AFTER_PAUSE_S
+        return self.watched_s is None or self.watched_s < self.waits_s
 
 
 def watching(hot: HotStore, *, now_s: float) -> Watching:

@@ -11,8 +11,10 @@ from django.utils import timezone
 from django.utils.html import strip_tags
 from pytest_django import DjangoAssertNumQueries, Settings
 
+from fleet.formatting import duration
 from fleet.models import Alert, Node, Run
 from fleet.pages.overview import overview_heat, overview_points
+from fleet.runs.state import WAIT_AFTER_PAUSE_S
 from telemetry.store.hot import HotStore
 from tests.alerts import straggling
 from tests.fleet.test_anonymous_access import member
@@ -190,7 +192,7 @@ def test_a_node_is_not_silent_before_it_had_its_turn(
     [
         (None, None, "nothing is evaluated yet"),
         # Silent nodes and hanging runs show later.
-        (3, -3600, "has watched for"),
+        (3, -3600, f"hang show after {duration(WAIT_AFTER_PAUSE_S)}"),
         (3600, 40, "own workers have been stopped for"),
         (3600, -3600, "nothing is wrong"),
     ],
