@@ -69,8 +69,9 @@ from telemetry.detect.shares import SHARE, Shares, find_share
 from telemetry.detect.shifts import Effect, Effects, Shift
 from telemetry.detect.standstill import OLDEST_S
 from telemetry.detect.steps import QUICK, RUN, WORKER, Baseline, Steps, Usual
-from telemetry.statistics.peers import lower_median, mean
+from telemetry.statistics.peers import mean, median
 from telemetry.steps import StepBatch
+from telemetry.units import MINUTE_S
 
 # Seconds of which the memory traffic is read, before and since; steps begin and end in between.
 MEMORY, MOMENTS, TRAFFIC_ERROR = "hbm_bandwidth_bytes_per_s", 20, 0.04
@@ -713,17 +714,26 @@ def _score(inputs: DetectionInput, tracked: Tracked, node: str | None) -> CauseS
         )
     shown = next(shown for name, shown in SHOW_PART.items() if row.sign(name))
     metric = shown.metric
-    values = mean(inputs.hardware([metric], inputs.lagging(FIGURE_S)).of([node]).values[metric], 0)
+    # A step at least: its phases differ.
+    last_s = int(np.fmax(FIGURE_S, np.fmin(_longer(tracked, "step")[1], MINUTE_S)))
+    read = inputs.hardware([metric], inputs.lagging(last_s))
+    # As in `hardware`, the only part of a node is compared with those of other nodes.
+    is_only = read.values[metric].shape[2] == 1
+    nodes = inputs.nodes if is_only else [node]
+    values = mean(read.of(nodes).values[metric], 0)
     per_part = inputs.cores_per_device if found.cause != "slow_core" and metric == CORES else 1
-    of_node = values[0].reshape(-1, per_part).mean(axis=1) if values.size else np.full(1, np.nan)
-    value = float(of_node[found.part]) if found.part < len(of_node) else np.nan
+    of_part = values.reshape(-1, 1 if is_only else per_part).mean(axis=1)
+    at = list(nodes).index(node) if is_only else found.part
+    is_here = np.arange(len(of_part)) == at
+    value = float(of_part[at]) if is_here.any() else np.nan
+    others = of_part[~is_here & np.isfinite(of_part)]
     return CauseScore(
         found.cause,
         strength,
         metric,
         value,
-        float(lower_median(of_node)),
-        len(of_node) - 1,
+        float(median(others)) if others.size else np.nan,
+        others.size,
         shown.unit,
         node,
         found.part,

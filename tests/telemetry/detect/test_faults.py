@@ -195,6 +195,15 @@ def test_the_slow_accelerator_of_a_node_with_only_one_is_named_by_its_class_at_l
     assert found[-1].cause in {kind, CLASS_OF[kind]}
 
 
+def test_the_only_accelerator_of_a_node_is_shown_next_to_those_of_other_nodes() -> None:
+    small: dict[str, Any] = {"model": "bert-large", "instance": "trn1.2xlarge", "nodes": 8}
+    small |= {"tp": 1, "seq_len": 128, "global_batch": 16384}
+    found = [f for _, f in alerts(play("trn1", fault_of("hbm_slow", 0.46, device=0), **small))]
+    culprits = [f.evidence["culprit"] for f in found if f.cause == "hbm_slow"]
+    assert {each["n_peers"] for each in culprits} == {7}
+    assert culprits[-1]["value"] < 0.8 * culprits[-1]["peers_median"]
+
+
 @pytest.mark.parametrize(
     ("kind", "magnitude"),
     [("slow_core", 2.5), ("hbm_slow", 0.2), ("efa_latency", 6.0), ("efa_loss", 0.05)],
