@@ -5,6 +5,7 @@ from pathlib import Path
 from bench.drill_worker import scenario_named
 from bench.healthy_runs import healthy_hooks_scenario, healthy_scenario
 from bench.random_scenarios import (
+    KINDS,
     MOST_SHARE_RATIO,
     STEP_S,
     TUNING_SEEDS,
@@ -14,7 +15,6 @@ from bench.random_scenarios import (
     single_fault_scenario,
 )
 from fleet.alerts.snapshots import WINDOW_S
-from telemetry.simulate.faults import FAULTS
 from telemetry.simulate.inputs import FULL
 from telemetry.simulate.plan import Noise
 from telemetry.simulate.step_model import step_plan
@@ -39,7 +39,7 @@ def test_random_scenarios_are_valid_and_of_many_kinds() -> None:
         assert all(fault.start_s < scenario.duration_s for fault in scenario.faults)
         kinds |= {fault.kind for fault in scenario.faults}
         instances.add(run.instance)
-    assert kinds == set(FAULTS)
+    assert kinds == set(KINDS)
     assert len(instances) >= 7
 
 

@@ -22,7 +22,7 @@ N_NODES, HERE = 8, 3
 N_PARTS = {
     name: 8 if each.part == "core" and not each.by_device else 4
     for name, each in BY_EVIDENCE.items()
-    if each.kind
+    if each.part != "node"
 }
 PART = 2
 OF_RUN = ("compute", "transfer", "input", "wait", "other", "uneven", "stage", "jitter", "traffic")
@@ -92,21 +92,18 @@ def test_what_a_row_predicts_is_named_as_it_in_its_place(row: Signature) -> None
     assert found.part == (PART if shows_part else None)
 
 
-# What tells the causes of a class apart: without it the class is known.
-DECISIVE = {
-    "slow_core": ("core_own", "device", "memory", "power"),
-    "throttle": ("core_own", "device", "memory", "power", "traffic"),
-    "hbm_slow": ("core_own", "device", "memory", "power", "traffic"),
-    "efa_latency": ("latency", "retransmits", "bytes"),
-    "efa_loss": ("latency", "retransmits", "bytes"),
-    "efa_down": ("latency", "retransmits", "bytes"),
-}
+def decisive(row: Signature) -> list[str]:
+    """Return the quantities that tell the causes of a class apart in a place."""
+    class_name = CLASS_OF[row.name]
+    rows = [r for r in SIGNATURES if CLASS_OF.get(r.name) == class_name and r.scope == row.scope]
+    known = [*OF_RUN, *sorted(OF_PLACE)]
+    return [name for name in known if len({each.sign(name) for each in rows}) > 1]
 
 
-@pytest.mark.parametrize("row", [r for r in SIGNATURES if r.name in DECISIVE], ids=title)
+@pytest.mark.parametrize("row", [r for r in SIGNATURES if r.name in CLASS_OF], ids=title)
 def test_without_what_is_decisive_the_class_is_named(row: Signature) -> None:
     effects = predicted(row)
-    for name in DECISIVE[row.name]:
+    for name in decisive(row):
         missing = np.full_like(effects[name].size, np.nan)
         effects[name] = Effect(missing, missing)
 
