@@ -64,13 +64,6 @@ def is_located(alert: Alert) -> bool:
 
 
 SYMPTOMS = names_of(lambda rule: rule.is_symptom)
-# Causes of which templates/alerts/_verdict.html says who is slow.
-VERDICTS = frozenset(
-    {
-        *("efa_latency", "efa_loss", "efa_down", "network", "slow_core", "hbm_slow", "throttle"),
-        *("slow_compute", "input_stall", "hang", "node_crash"),
-    }
-)
 SELF_EXPLAINED = names_of(lambda rule: rule.explains_itself)
 # Causes that the opening of their alert states.
 STATED = frozenset({"workers_ended", "reports_refused"})
@@ -354,23 +347,27 @@ class AlertText:
 
 
 @lru_cache(maxsize=512)
-def _template_name(rule: str, part: str) -> str:
-    """Find the template of a part: the rule's own, else the general one."""
-    name = f"alerts/{rule}.html#{part}"
+def _first_template(name: str, otherwise: str) -> str:
     try:
         get_template(name)
     except TemplateDoesNotExist:
-        return f"alerts/_rule.html#{part}"
+        return otherwise
     return name
+
+
+def _template_name(rule: str, part: str) -> str:
+    """Find the template of a part: the rule's own, else the general one."""
+    return _first_template(f"alerts/{rule}.html#{part}", f"alerts/_rule.html#{part}")
 
 
 def _verdict_template(alert: Alert, rule: str) -> str:
     """Find what says who is slow: by the cause of a known culprit, else the headline."""
     traits = RULES.get(rule)
     is_about_pace = traits is not None and traits.slows_steps
-    if alert.node is not None and is_about_pace and alert.cause in VERDICTS:
-        return f"alerts/_verdict.html#{alert.cause}"
-    return _template_name(rule, "headline")
+    headline = _template_name(rule, "headline")
+    if alert.node is not None and is_about_pace:
+        return _first_template(f"alerts/_verdict.html#{alert.cause}", headline)
+    return headline
 
 
 def _collective(alert: Alert, evidence: Evidence) -> str:
