@@ -32,6 +32,7 @@ from fleet.simulation.scoring import Firing, firing_of
 from telemetry import catalog
 from telemetry.agent.sources import MIN_BETWEEN_REQUESTS_S, N_ROUNDS, REQUESTED_APART_S
 from telemetry.blocks import METRICS, FloatArray, IntArray, Span
+from telemetry.detect.quantities import METRICS_READ
 from telemetry.ingest.timing import AHEAD_S
 from telemetry.simulate.background import reports_of, stopped
 from telemetry.simulate.inputs import Inputs
@@ -122,7 +123,7 @@ STRETCH_S = 300
 # of an agent.
 OBSERVED_FROM_S = 120
 
-# No rule reads these: half of all values. A drill does not keep them.
+# No rule reads these, half of all values: a drill does not keep them, unless they are compared.
 UNREAD = frozenset(
     {
         "core_flops_per_s",
@@ -134,7 +135,7 @@ UNREAD = frozenset(
         "mem_ecc_corrected",
         "sram_ecc_corrected",
     }
-)
+) - set(METRICS_READ)
 
 # How long an agent runs its probe command.
 PROBE_TAKES_S = 1 + (N_ROUNDS - 1) * int(REQUESTED_APART_S)
