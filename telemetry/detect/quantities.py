@@ -82,10 +82,11 @@ class Quantity:
 
     @property
     def unit(self) -> str:
-        return next(unit for end, unit in UNITS.items() if self.metric.endswith(end))
+        return next((unit for unit in UNITS if self.metric.endswith(f"_{unit}")), "count")
 
 
-UNITS = {"_ratio": "ratio", "_bytes_per_s": "bytes_per_s", "_per_s": "per_s", "_s": "s"}
+# What names of metrics end with; the longer ones first.
+UNITS = ("flops_per_s", "bytes_per_s", "per_s", "bytes", "ratio", "s")
 # Chances of jobs of hosts, of bursts of loss and of probes that meet traffic are assumed
 # (docs/physics.md). Racks, stages and hosts differ for good. Longer exchanges are more traffic,
 # which all probes meet. Where a cause changes several, the first one is shown.

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from telemetry.blocks import FloatArray, Span
+from telemetry.blocks import METRICS, FloatArray, Span
 from telemetry.detect.hardware import Parts
 from telemetry.detect.inputs import DetectionInput
 from telemetry.detect.peers import FORGET_S
-from telemetry.detect.quantities import METRICS_READ, QUANTITIES
+from telemetry.detect.quantities import METRICS_READ, QUANTITIES, Quantity
 from telemetry.detect.slowdowns import find_slowdowns
 from telemetry.steps import StepBatch
 from tests.telemetry.detect.playing import inputs_of, steps_of
@@ -188,6 +188,13 @@ def test_the_size_of_every_quantity_is_known_since_a_moment() -> None:
     of_all = {each.of_all for each in QUANTITIES if each.of_all}
     assert set(effects) == {each.name for each in QUANTITIES} | of_all
     assert np.isnan(play(healthy(60)).effects(START_S + 100)["core"].size).all()
+
+
+def test_a_quantity_of_any_metric_has_a_unit() -> None:
+    units = {name: Quantity("new", name, 1, "run").unit for name in METRICS}
+    assert units["device_memory_used_bytes"] == "bytes"
+    assert units["hbm_bandwidth_bytes_per_s"] == "bytes_per_s"
+    assert units["mem_ecc_corrected"] == "count"
 
 
 VALUES = st.floats(allow_nan=True, allow_infinity=True, width=32)
