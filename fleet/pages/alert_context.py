@@ -41,12 +41,11 @@ class RelatedAlert:
     comment_by: str
 
 
-@dataclass(frozen=True, slots=True)
-class SimilarAlert:
-    alert: Alert
+@dataclass(frozen=True)
+class SimilarAlert(RelatedAlert):
+    """An earlier one, and what of it is the same."""
+
     same: str
-    comment: str
-    comment_by: str
 
     @property
     def headline(self) -> str:
@@ -134,7 +133,7 @@ def similar_alerts(alert: Alert, neighbours: Sequence[RelatedAlert]) -> SimilarA
             same = "same cause" if is_cause else "same rule"
         closeness = is_problem * 4 + is_node * 2 + is_cause
         age_s = (alert.fired_at - other.fired_at).total_seconds()
-        similar = SimilarAlert(other, same, each.comment, each.comment_by)
+        similar = SimilarAlert(other, each.comment, each.comment_by, same)
         alike.append((-closeness, age_s, similar))
     alike.sort(key=lambda each: each[:2])
     return SimilarAlerts([each for *_, each in alike[:SHOWN]], n_week + 1, where)
@@ -332,15 +331,10 @@ def restart_of(source: Source, alert: Alert, impact: Impact, *, now: datetime) -
     Lost are the steps since the last checkpoint, at their usual pace, and the time that the last
     start took. Saved is what the alert costs.
     """
-    run, usual_s = alert.run, finite(alert.cost.get("usual_s"))
+    run, usual_s = alert.run, finite(alert.cost.get("usual_s")) or 0.0
     lost_ratio = impact.lost_ratio or 0.0
-    if (
-        run is None
-        or not alert.is_open
-        or not alert.nodes
-        or not usual_s
-        or lost_ratio < NOTICEABLE_RATIO
-    ):
+    is_costly = usual_s > 0 and lost_ratio >= NOTICEABLE_RATIO
+    if run is None or not alert.is_open or not alert.nodes or not is_costly:
         return None
     starts, end_s = restarts_of(run, run.started_at, now), now.timestamp()
     if not starts:
