@@ -267,7 +267,7 @@ WRITERS: Mapping[str, Callable[[float], str]] = {
     "ratio": percent,
     "bytes": size,
     "bytes_per_s": rate,
-    "per_s": lambda value: f"{si(value)}{NBSP}/s",
+    "per_s": lambda value: _scaled(value, "/s"),
     "flops_per_s": flops,
     "count": count,
     "usd": usd,

@@ -12,7 +12,7 @@ from fleet.formatting import counted, figure
         (0.314, "ratio", "31.4 %"),
         (96e9, "bytes", "96.0 GB"),
         (1.8e12, "bytes_per_s", "1.80 TB/s"),
-        (1200, "per_s", "1.20 k /s"),
+        (1200, "per_s", "1.20 k/s"),
         (12, "count", "12"),
         (1.5, "factor", "1.50 \u00d7"),
         (7, None, "7.00"),
