@@ -37,6 +37,7 @@ from fleet.pages.forms import TokenForm
 from fleet.pages.frozen import alerts_in_window, run_in_window, window_context
 from fleet.pages.render import HtmxRequest, render_page
 from fleet.pages.runs import UNSEEN, rows_with_alerts, worst_runs
+from fleet.runs.annotations import phase_at
 from fleet.runs.node_columns import NodeColumns, fleet_now, node_columns, node_columns_at
 from fleet.runs.state import watching
 from fleet.runs.summaries import runs_now, standstills, with_standstill
@@ -136,7 +137,9 @@ def past_context(window: Window, signal: str = "") -> dict[str, Any]:
     runs = []
     for run in active[:MOST_RUNS]:
         summary, n_steps = run_in_window(run, Window(window.end - MINUTE_S, window.end))
-        summary.run.phase = Run.Phase.TRAINING if n_steps else WITHOUT_STEPS
+        without = {"": WITHOUT_STEPS, Run.Phase.TRAINING: WITHOUT_STEPS}
+        phase = "" if n_steps else phase_at(run, at)
+        summary.run.phase = Run.Phase.TRAINING if n_steps else without.get(phase, phase)
         runs.append(with_standstill(summary, standing.get(run.name)))
     nodes = node_columns_at(hot, at_s=window.end, runs={run.pk for run in active})
     resolved = Alert.objects.filter(resolved_at__lte=at, resolved_at__gt=at - timedelta(days=1))

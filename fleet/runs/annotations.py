@@ -110,6 +110,14 @@ def annotate_phase(run: Run, *, was: str, at: datetime) -> None:
     Annotation.objects.get_or_create(run=run, at=at, kind=kind, by="", defaults={"text": words})
 
 
+def phase_at(run: Run, at: datetime) -> str:
+    """Return the phase that a run was in at a time, by what was annotated; empty if unknown."""
+    phases = {text: phase for phase, (_, text) in PHASES.items()}
+    notes = run.annotations.filter(by="", text__in=phases, at__lte=at).order_by("-at", "-pk")
+    last = notes.values_list("text", flat=True).first()
+    return str(phases[last]) if last is not None else ""
+
+
 # The simulator follows only annotations by this name, not those of users.
 ANNOUNCER = "the plan"
 PLANNED_COMPILE = "planned_compile"

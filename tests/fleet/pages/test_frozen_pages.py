@@ -8,9 +8,12 @@ from datetime import timedelta
 import pytest
 from django.contrib.auth.models import Group, User
 from django.test import Client
+from django.utils import timezone
 
 from fleet.alerts.silences import silence
 from fleet.models import Alert, Node, Run
+from fleet.models.annotation import moment_of
+from fleet.runs.annotations import annotate_phase
 from telemetry.store.hot import HotStore
 from tests.helpers import just_now
 
@@ -207,6 +210,20 @@ def test_the_fleet_at_a_time_shows_what_was_open_then(
     assert 'data-cells="' in text
     assert "30.0 %" in text
     assert ">training<" in text.replace("</span> ", "</span>").replace("> training", ">training")
+
+
+def test_a_run_of_the_past_without_steps_is_in_the_phase_that_it_was_in(
+    page: Page, alive: Run
+) -> None:
+    at = int(time.time()) - 3600
+    Run.objects.update(started_at=timezone.now() - timedelta(hours=9), last_step=7)
+    assert "without steps" in page(f"/?at={at}")
+
+    alive.phase = Run.Phase.COMPILING
+    annotate_phase(alive, was=Run.Phase.TRAINING, at=moment_of(at - 60))
+    text = page(f"/?at={at}")
+    assert "without steps" not in text
+    assert "1 compiling" in text
 
 
 def test_the_fleet_before_it_was_known_is_empty(page: Page, alive: Run) -> None:
