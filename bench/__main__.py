@@ -47,7 +47,7 @@ OPTIONS = {
     "tabs": ("nodes", "runs", "seconds"),
     "remote_write": ("seconds",),
     "bodies": ("times",),
-    "healthy": ("hours", "tier", "noise", "environment", "recorded"),
+    "healthy": ("hours", "tier", "noise", "environment", "recorded", "played"),
     "breaking": ("rounds",),
     "detection": ("tier", "seeds", "kind", "noise", "environment"),
     "evidence": ("folder", "half"),
@@ -107,6 +107,11 @@ def main(arguments: list[str]) -> int:
         type=float,
         choices=FACTORS,
         help="detection, healthy: factor on rates and sizes of harmless events (1)",
+    )
+    parser.add_argument(
+        "--played",
+        choices=("fleets", "matrix"),
+        help="healthy: 64 nodes among harmless events, or seven shapes with twelve noises each",
     )
     parser.add_argument(
         "--recorded", help="healthy: a folder of recorded step times, each the pace of an hour"

@@ -13,7 +13,11 @@ import msgspec
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "fleet.settings")
 django.setup()
 
-from bench.healthy_runs import healthy_hooks_scenario, healthy_scenario  # noqa: E402
+from bench.healthy_runs import (  # noqa: E402
+    healthy_hooks_scenario,
+    healthy_scenario,
+    matrix_scenario,
+)
 from bench.random_scenarios import (  # noqa: E402
     NODE_CV,
     lasting_fault_scenario,
@@ -68,6 +72,7 @@ def scenario_named(name: str) -> Scenario:
         "lasting": lasting_fault_scenario,
         "calm": healthy_scenario,
         "hooks": healthy_hooks_scenario,
+        "matrix": matrix_scenario,
     }
     scenario = drawn[kind](int(seed)) if kind in drawn else grid_scenarios()[place]
     if not tier:

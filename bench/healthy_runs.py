@@ -1,5 +1,6 @@
-"""Hours of large healthy runs, some with benign events that look like faults."""
+"""Hours of healthy runs: of large ones, and of a matrix of shapes and noises."""
 
+from itertools import product
 from typing import Any
 
 import msgspec
@@ -57,3 +58,35 @@ def healthy_hooks_scenario(seed: int) -> Scenario:
     if seed % 2:
         noise = Noise(step_cv=0.04, tail="lognormal", background=True)
     return msgspec.structs.replace(healthy, name=f"hooks-{seed}", inputs=inputs, noise=noise)
+
+
+# Model, instance, nodes, tp, pp, tokens of a sequence, sequences of a step.
+SHAPES = (
+    ("llama2-7b", "trn1.32xlarge", 4, 8, 1, 4096, 256),
+    ("llama2-7b", "trn1.32xlarge", 16, 8, 1, 4096, 1024),
+    ("llama2-7b", "trn2.48xlarge", 2, 4, 1, 4096, 128),
+    ("llama2-13b", "trn2.48xlarge", 4, 8, 1, 4096, 256),
+    ("gpt3-23b", "trn1.32xlarge", 32, 8, 4, 2048, 1024),
+    ("bert-large", "trn1.2xlarge", 8, 1, 1, 128, 16384),
+    ("llama2-70b", "trn2.48xlarge", 64, 32, 1, 4096, 1024),
+)
+OF_SHAPE = ("model", "instance", "nodes", "tp", "pp", "seq_len", "global_batch")
+SCATTERS, TAILS = (0.005, 0.01, 0.02, 0.04), ("normal", "lognormal", "stalls")
+MATRIX = tuple(product(SHAPES, SCATTERS, TAILS))
+FIRST_SEED = 29
+
+
+def matrix_scenario(number: int) -> Scenario:
+    """Return an hour of one shape and scatter, and nothing else; all of them, then again."""
+    again, at = divmod(number, len(MATRIX))
+    shape, step_cv, tail = MATRIX[at]
+    run = {"name": "calm", "compile_s": 0, **dict(zip(OF_SHAPE, shape, strict=True))}
+    return scenario_of(
+        {
+            "name": f"matrix-{number}",
+            "duration_s": DURATION_S,
+            "seed": FIRST_SEED + again,
+            "noise": {"step_cv": step_cv, "tail": tail},
+            "run": [run],
+        }
+    )

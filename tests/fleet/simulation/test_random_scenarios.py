@@ -3,7 +3,12 @@
 from pathlib import Path
 
 from bench.drill_worker import scenario_named
-from bench.healthy_runs import healthy_hooks_scenario, healthy_scenario
+from bench.healthy_runs import (
+    MATRIX,
+    healthy_hooks_scenario,
+    healthy_scenario,
+    matrix_scenario,
+)
 from bench.random_scenarios import (
     KINDS,
     MOST_SHARE_RATIO,
@@ -82,3 +87,13 @@ def test_every_third_healthy_hour_has_benign_events_and_none_has_a_fault() -> No
         "trn2.48xlarge",
         "p5.48xlarge",
     }
+
+
+def test_the_matrix_has_each_shape_with_each_noise_and_nothing_else() -> None:
+    hours = [matrix_scenario(number) for number in range(len(MATRIX))]
+    assert len({(run.model, run.nodes) for hour in hours for run in hour.runs}) == 7
+    assert len({(hour.noise.step_cv, hour.noise.tail) for hour in hours}) == 12
+    assert not any(hour.faults or hour.benign or hour.noise.harmless for hour in hours)
+    again = matrix_scenario(len(MATRIX))
+    assert (again.runs, again.noise) == (hours[0].runs, hours[0].noise)
+    assert again.seed != hours[0].seed
