@@ -184,39 +184,57 @@ def percents_of(hot: HotStore, since: int, until: int) -> dict[int, int]:
     return dict(zip((until - span.ticks[seen]).tolist(), percents.tolist(), strict=True))
 
 
+def delivered(
+    arrivals: NodeIngest, hot: HotStore, *lines: tuple[int, float], now: float, waited_s: float = 0
+) -> tuple[int, int]:
+    """Store lines that were sent so long ago; return how many are new, and how many repeated."""
+    batch = arrivals.deliver(
+        reported(*lines).splitlines(),
+        node="real",
+        arrived_s=now + 0.1,
+        sent_s=now - waited_s,
+        up_s=UP_S - waited_s,
+    )
+    store_batches(hot, [batch])
+    return len(lines) - batch.n_repeated, batch.n_repeated
+
+
+def ingest() -> NodeIngest:
+    return NodeIngest(keep_s=900, late_s=DAY_S)
+
+
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_resend_replaces_a_copy_that_was_placed_wrong(
-    post: Post, hot: HotStore, *, restarts: bool
+    db: None, hot: HotStore, *, restarts: bool
 ) -> None:
-    now = int(time.time())
+    now, arrivals = int(time.time()), ingest()
     first = [(seq, now - 314.5 + seq) for seq in (1, 2, 3)]
     # It waited for so long that its node's clock looks wrong.
-    post(reported(*first), **sent_at(now - 311, UP_S - 311))
+    delivered(arrivals, hot, *first, now=now, waited_s=311)
     assert min(percents_of(hot, now - 400, now + 5)) < 10
     totals = hot.totals().nodes
-    if restarts:
-        another_process()
+    arrivals = ingest() if restarts else arrivals
 
-    again = post(reported(*first, (4, now - 1.5)), **sent_at(now, UP_S)).json()
+    again = delivered(arrivals, hot, *first, (4, now - 1.5), now=now)
     # A copy that was sent before, and comes late, changes nothing.
-    post(reported(*first), **sent_at(now - 200, UP_S - 200))
+    delivered(arrivals, hot, *first, now=now, waited_s=200)
 
-    assert (again["accepted"], again["repeated"]) == (1, 3)
+    assert again == (1, 3)
     assert percents_of(hot, now - 400, now + 5) == {319: 1, 318: 2, 317: 3, 7: 4}
     name = "executions_completed_per_s"
     before, after = totals[name]["real"], hot.totals().nodes[name]["real"]
     assert after == pytest.approx(before * 4 / 3), "moved seconds count once"
 
 
-def test_a_moved_copy_leaves_the_seconds_of_others(post: Post, hot: HotStore) -> None:
-    now = int(time.time())
-    late, sent = reported((1, now - 310.5)), sent_at(now - 310, UP_S - 310)
-    post(late, **sent)
+def test_a_moved_copy_leaves_the_seconds_of_others(db: None, hot: HotStore) -> None:
+    now, arrivals = int(time.time()), ingest()
+    late = (1, now - 310.5)
+    delivered(arrivals, hot, late, now=now, waited_s=310)
     [ago] = percents_of(hot, now - 400, now + 5)
     probed = {"efa_latency_s": np.full((1, 1), 2e-5)}
     hot.merge([Block("node:real", now + 5 - ago, ("real",), probed)])
 
-    post(late, **sent_at(now, UP_S))
+    delivered(arrivals, hot, late, now=now)
 
     percents = percents_of(hot, now - 400, now + 5)
     assert percents[316] == 1, "it is at its second"
@@ -225,7 +243,7 @@ def test_a_moved_copy_leaves_the_seconds_of_others(post: Post, hot: HotStore) ->
 
 def test_copies_in_one_batch_are_placed_by_the_best(post: Post, hot: HotStore) -> None:
     now = int(time.time())
-    arrivals = NodeIngest(keep_s=900, late_s=DAY_S)
+    arrivals = ingest()
     batches = [
         arrivals.deliver(
             [reported((1, now - 400.5))],
