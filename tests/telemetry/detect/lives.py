@@ -1,11 +1,12 @@
 """Simulated runs watched for whether training lives at all: phases, silence and standstills."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from telemetry.detect import Finding, StepHeartbeat, crashed_nodes, find_silent
 from telemetry.detect.inputs import DetectionInput
@@ -13,7 +14,6 @@ from telemetry.detect.node_errors import exec_errors, node_idle
 from telemetry.detect.recompile import recompile
 from telemetry.detect.stopped import hang
 from telemetry.simulate.plan import Benign, Fault
-from telemetry.simulate.shard import RunClock, clock_at, start_clock
 from tests.telemetry.detect.played import EPOCH, Recording, record
 
 RULES = (hang, recompile, exec_errors, node_idle)
@@ -28,44 +28,33 @@ class Life:
     recording: Recording
     duration_s: int
 
-    @cached_property
-    def clocks(self) -> list[RunClock]:
-        """The run's clock at every second."""
-        plan = self.recording.plan
-        clocks = [start_clock(plan)]
-        for second in range(self.duration_s + 1):
-            clocks.append(clock_at(plan, clocks[-1], EPOCH + second))
-        return clocks[1:]
-
-    def at(self, second: int, open_problems: Sequence[Finding] = ()) -> DetectionInput:
-        """Return what detection sees at a second."""
-        clock = self.clocks[second]
-        seen = self.recording.at(second, open_problems=open_problems)
-        return replace(seen, phase=clock.phase, phase_since_s=clock.phase_since_s)
-
-    def watch(self, *, until_s: int | None = None) -> Iterator[tuple[int, list[Finding]]]:
+    def watch(self) -> Iterator[tuple[int, list[Finding]]]:
         """Look once each second; what was found last is what is open."""
-        found: list[Finding] = []
-        for second in range(LISTEN_S, until_s or self.duration_s):
-            inputs = self.at(second, found)
-            found = [finding for rule in RULES for finding in rule(inputs)]
-            found += self._silent(inputs)
-            yield second, found
+        return self.recording.watch(range(LISTEN_S, self.duration_s), self._look)
+
+    def _look(self, second: int, opened: list[Finding], _: dict[str, Any]) -> list[Finding]:
+        inputs = self.recording.at(second, open_problems=opened)
+        return [f for rule in RULES for f in rule(inputs)] + self._silent(inputs)
+
+    @cached_property
+    def heard(self) -> NDArray[np.int64]:
+        """When each node was last heard, by second: (n_seconds, n_nodes), 0 before."""
+        span = self.recording.span
+        reported = np.isfinite(span.values["vcpu_usage_ratio"][..., 0])
+        return np.maximum.accumulate(np.where(reported, span.ticks[:, None], 0))
 
     def _silent(self, inputs: DetectionInput) -> list[Finding]:
-        span, now = self.recording.span, int(inputs.now_s)
-        upto = span.ticks <= now
-        reported = np.isfinite(span.values["vcpu_usage_ratio"][upto, :, 0])
-        newest = {n: span.ticks[upto][reported[:, i]] for i, n in enumerate(span.nodes)}
+        now, names = int(inputs.now_s), self.recording.span.nodes
+        newest = zip(names, self.heard[now - EPOCH].tolist(), strict=True)
         steps = inputs.steps
         pulses = {}
         if len(steps):
             usual_s, trains = float(np.median(steps.step_s)), inputs.phase == "training"
             pulses[inputs.run] = StepHeartbeat(float(steps.ended_at_s[-1]), usual_s, trains)
         return find_silent(
-            {node: int(ticks[-1]) for node, ticks in newest.items() if ticks.size},
+            {node: tick for node, tick in newest if tick},
             now_s=now,
-            run_of=dict.fromkeys(span.nodes, inputs.run),
+            run_of=dict.fromkeys(names, inputs.run),
             pulses=pulses,
             crashed=crashed_nodes(inputs),
         )

@@ -1,6 +1,7 @@
 """Simulated runs watched as production watches them: each second, through the last minutes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -16,7 +17,7 @@ from telemetry.detect.checkpoints import expected_checkpoint_s
 from telemetry.detect.inputs import OpenProblem
 from telemetry.simulate.inputs import LIVE
 from telemetry.simulate.plan import Benign, Fault, Plan, RunSpec
-from telemetry.simulate.shard import clock_at, play, start_clock
+from telemetry.simulate.shard import RunClock, clock_at, play, start_clock
 from telemetry.steps import StepBatch
 
 EPOCH = 1_750_000_000
@@ -29,6 +30,11 @@ RUNS: dict[str, dict[str, Any]] = {
     "p5": {"model": "llama3.1-8b", "instance": "p5.48xlarge", "nodes": 16, "tp": 4},
     "staged": {"model": "llama2-13b", "instance": "trn1.32xlarge", "nodes": 16, "tp": 8, "pp": 4},
 }
+Findings = list[Finding]
+# Of a second, with the open findings and what is remembered of the run: what is found.
+Look = Callable[[int, Findings, dict[str, Any]], Findings]
+# What was found until the first event of a run, by what it reported, and is remembered then.
+BEGINNINGS: dict[Any, tuple[list[tuple[int, Findings]], dict[str, Any]]] = {}
 BATCH = {"trn1": 128, "trn2": 128, "p5": 64, "staged": 64}
 
 
@@ -48,6 +54,7 @@ class Recording:
         since = int(np.searchsorted(ends, now - WINDOW_S))
         run = self.plan.run
         instance = catalog.training_instance(run.instance)
+        phase, since_s = self.phases[int(now_s)]
         return DetectionInput(
             run=run.name,
             nodes=run.node_names,
@@ -56,7 +63,8 @@ class Recording:
             now_s=now,
             cores_per_device=instance.n_cores // instance.n_devices,
             n_stages=run.pp,
-            phase=self.phases[int(now_s)] if self.phases else "training",
+            phase=phase,
+            phase_since_s=since_s,
             counts=self.window(STATE_METRICS, now - np.array(ECC_AGES_S)),
             open_problems=tuple(
                 OpenProblem(f.rule, f.cause, f.node, f.device, f.evidence) for f in open_problems
@@ -69,15 +77,9 @@ class Recording:
         )
 
     @cached_property
-    def phases(self) -> list[str]:
-        """What the run says of itself, second by second; empty where it only trains."""
-        if not any(event.kind == "planned_compile" for event in self.plan.benign):
-            return []
-        clock, phases = start_clock(self.plan), []
-        for second in range(EPOCH, int(self.span.ticks[-1]) + 1):
-            clock = clock_at(self.plan, clock, second)
-            phases.append(clock.phase)
-        return phases
+    def phases(self) -> list[tuple[str, float]]:
+        """What the run says of itself at every second, and since when."""
+        return phases_after(start_clock(self.plan), int(self.span.ticks[-1]), self.plan)
 
     def window(self, metrics: Sequence[str], seconds: NDArray[Any]) -> Span:
         """Return what was reported in some seconds; the recording has every second."""
@@ -94,15 +96,61 @@ class Recording:
         second = np.flatnonzero(over[1:] & over[:-1]) + 1
         return float(self.steps.ended_at_s[second[0]] - EPOCH) if second.size else np.inf
 
-    def watch(self, seconds: Sequence[int] | range) -> Iterator[tuple[int, list[Finding]]]:
-        """Look once each second, remembering only which alerts are open."""
-        found: list[Finding] = []
-        watches: dict[str, Any] = {}
-        for second in seconds:
-            is_open = {finding.rule for finding in found}
-            now = replace(self.at(second, open_problems=found), watches=watches)
-            found = find(now, open_rules=is_open)
-            yield second, found
+    def watch(
+        self, seconds: range, look: Look | None = None, *, about: Hashable = None
+    ) -> Iterator[tuple[int, Findings]]:
+        """Look at seconds in turn, by ``find`` by default, remembering only what is open.
+
+        Until the step of their first event, runs that report the same are looked at once.
+        ``about``: what else ``look`` depends on until then.
+        """
+        look = look or self.look
+        acts: tuple[Fault | Benign, ...] = (*self.plan.faults, *self.plan.benign)
+        events = [act.start_s for act in acts]
+        done = int(np.searchsorted(self.steps.ended_at_s, EPOCH + min(events, default=0)))
+        calm_s = float(self.steps.ended_at_s[done - 1]) - EPOCH if done else 0.0
+        n_calm = len([second for second in seconds if second < calm_s])
+        calm, later = seconds[:n_calm], seconds[n_calm:]
+        key = calm and (look.__qualname__, about, calm, self.reported_until(calm[-1] + 1))
+        found, watches = BEGINNINGS.get(key, ([], {}))
+        if calm and not found:
+            found = list(looks(look, calm, [], watches))
+            BEGINNINGS[key] = found, watches
+        yield from found
+        opened = found[-1][1] if found else []
+        yield from looks(look, later, opened, deepcopy(watches))
+
+    def look(self, second: int, opened: Findings, watches: dict[str, Any]) -> Findings:
+        now = replace(self.at(second, open_problems=opened), watches=watches)
+        return find(now, open_rules={finding.rule for finding in opened})
+
+    def reported_until(self, second: int) -> tuple[Any, ...]:
+        """Return everything that ``at`` shows in the seconds before one, to be compared."""
+        steps = self.steps[: int(np.searchsorted(self.steps.ended_at_s, EPOCH + second))]
+        arrays: list[NDArray[Any]] = [
+            self.span.values[name][:second] for name in sorted(self.span.values)
+        ]
+        arrays += [steps.step, steps.ended_at_s, steps.tokens, *steps.phases.values()]
+        as_bytes = b"".join(np.ascontiguousarray(each).tobytes() for each in arrays)
+        return self.plan.run, tuple(self.phases[:second]), hash(as_bytes)
+
+
+def looks(
+    look: Look, seconds: range, opened: Findings, watches: dict[str, Any]
+) -> Iterator[tuple[int, Findings]]:
+    for second in seconds:
+        opened = look(second, opened, watches)
+        yield second, opened
+
+
+def phases_after(clock: RunClock, until: int, plan: Plan) -> list[tuple[str, float]]:
+    """Return the phase at every second after a clock, and since when it is."""
+    later, n_s = clock_at(plan, clock, until), until - clock.tick
+    phase = (later.phase, later.phase_since_s)
+    if n_s == 1 or phase == (clock.phase, clock.phase_since_s):
+        return [phase] * n_s
+    middle = clock_at(plan, clock, clock.tick + n_s // 2)
+    return phases_after(clock, middle.tick, plan) + phases_after(middle, until, plan)
 
 
 def record(

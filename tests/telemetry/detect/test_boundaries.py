@@ -24,17 +24,6 @@ def test_steps_that_no_one_reported_count_for_nothing() -> None:
     assert find(inputs(steps)) == []
 
 
-def test_a_worker_that_reports_nothing_is_named_and_does_no_harm() -> None:
-    compute = np.full((20, 4), 0.9)
-    compute[10:] = 0.6
-    compute[:, 3] = np.nan
-    steps = steps_of(compute, transfer_s=np.where(np.arange(20) < 10, 0.1, 0.4)[:, None])
-    (finding,) = find(inputs(steps))
-    assert finding.evidence["unreported"] == ["quiet"]
-    assert finding.evidence["share_ratio"] == pytest.approx(0.4)
-    assert "quiet" not in finding.victims
-
-
 def test_a_phase_that_no_one_splits_out_is_part_of_the_others() -> None:
     steps = steps_at([0.1] * 5 + [0.3] * 5)
     for phase in ("input_s", "checkpoint_s", "other_s"):
@@ -58,10 +47,6 @@ def test_one_node_above_the_limit_by_itself_is_no_one_s_fault() -> None:
     steps = steps_at([0.1] * 10 + [0.4] * 5, n_workers=1)
     (finding,) = find(inputs(steps, Machines(2e9, n_nodes=1)))
     assert (finding.cause, finding.node) == ("unknown", None)
-
-
-def test_a_single_step_does_not_fire() -> None:
-    assert find(inputs(steps_at([0.9]))) == []
 
 
 def test_nodes_without_hardware_have_findings_all_the_same() -> None:

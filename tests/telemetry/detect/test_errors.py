@@ -106,4 +106,4 @@ def test_memory_errors_of_a_run_are_never_reported_twice(per_minute: float) -> N
         magnitude=per_minute,
     )
     lived = life("trn1", duration_s=160, faults=[sick])
-    assert [f for second in range(60, 160) for f in exec_errors(lived.at(second))] == []
+    assert [f for second in range(60, 160) for f in exec_errors(lived.recording.at(second))] == []

@@ -276,11 +276,13 @@ def watch_joining(
     node: str, recording: Recording, at_s: int
 ) -> Iterator[tuple[int, list[Finding]]]:
     """Look once each second at a run of which one node is unknown until some second."""
-    watches: dict[str, Any] = {}
-    for second in range(20, 300):
+
+    def look(second: int, _: list[Finding], watches: dict[str, Any]) -> list[Finding]:
         now = replace(recording.at(second), watches=watches)
         known = tuple(name for name in now.nodes if name != node or second >= at_s)
-        yield second, find(replace(now, nodes=known))
+        return find(replace(now, nodes=known))
+
+    return recording.watch(range(20, 300), look, about=(node, at_s))
 
 
 @pytest.mark.parametrize(("kind", "of_run"), [("slow_core", False), ("throttle", True)])

@@ -282,7 +282,7 @@ def test_a_node_that_falls_silent_during_a_hang_is_not_taken_for_dead(*, is_busy
 def test_who_is_dead_stays_so_while_the_alert_is_open() -> None:
     lived: Life = life("trn1", duration_s=330, faults=[fault("node_crash", duration_s=180)])
     seen = dict(lived.watch())
-    vital = lived.at(260, seen[259])
+    vital = lived.recording.at(260, open_problems=seen[259])
     assert vital.phase == "pending"
     assert crashed_nodes(vital) == {"run-03"}
 

@@ -165,13 +165,13 @@ def test_a_node_whose_cores_no_process_holds_idles() -> None:
 def test_who_left_or_has_not_come_yet_does_not_idle(kind: str) -> None:
     event = Benign(kind=kind, run="run", node="run-05", start_s=90)
     lived = life("trn1", duration_s=780, benign=[event])
-    assert [f for second in range(690, 780) for f in node_idle(lived.at(second))] == []
+    assert [f for second in range(690, 780) for f in node_idle(lived.recording.at(second))] == []
 
 
 def test_nodes_left_over_by_a_scale_down_are_one_finding_that_names_it() -> None:
     event = Benign(kind="scale_change", run="run", start_s=90, magnitude=0.5)
     lived = life("trn1", duration_s=780, benign=[event])
-    found = [f for second in range(690, 780) for f in node_idle(lived.at(second))]
+    found = [f for second in range(690, 780) for f in node_idle(lived.recording.at(second))]
     assert {(f.node, f.nodes, f.severity) for f in found} == {
         (None, ("run-04", "run-05", "run-06", "run-07"), "warn")
     }

@@ -131,4 +131,4 @@ def test_scrapes_of_a_cron_job_while_the_only_node_writes_are_no_compilation() -
 
 def test_the_first_compilation_of_a_run_is_expected() -> None:
     lived = life("trn1", duration_s=160, compile_s=60)
-    assert [f for second in range(10, 150) for f in recompile(lived.at(second))] == []
+    assert [f for second in range(10, 150) for f in recompile(lived.recording.at(second))] == []
