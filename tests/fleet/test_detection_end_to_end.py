@@ -152,7 +152,7 @@ SLOW_LINK = {"kind": "efa_latency", "node": "llama-01", "device": 3, "magnitude"
 @pytest.mark.parametrize(("tier", "named_after_s"), [("agent_collectives", 33)])
 def test_a_slow_link_is_placed_by_requested_probes(tier: str, named_after_s: float) -> None:
     fault = SLOW_LINK | {"duration_s": 150.0}
-    (unplaced,) = play(fault, tier=tier)
+    (unplaced,) = play(fault, tier=tier, duration_s=270)
     assert unplaced.cause in {"network", "unknown"}
     assert (unplaced.node, unplaced.located_s) == (None, None)
 
@@ -173,8 +173,8 @@ def test_requested_probes_accuse_no_node_of_a_slow_fabric() -> None:
 def test_a_slow_node_is_placed_by_a_requested_trace() -> None:
     fault = {"kind": "throttle", "node": "llama-02", "device": 3, "magnitude": 1.5}
     fault |= {"duration_s": 240.0}
-    of_eight: dict[str, Any] = {"duration_s": 450, "nodes": 8, "global_batch": 128}
-    (unplaced,) = play(fault, tier="hooks_only", **of_eight)
+    of_eight: dict[str, Any] = {"nodes": 8, "global_batch": 128}
+    (unplaced,) = play(fault, tier="hooks_only", duration_s=360, **of_eight)
     assert (unplaced.cause, unplaced.node) == ("unknown", None)
 
     # What workers did before is not known, but who is late now.
