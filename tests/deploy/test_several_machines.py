@@ -3,6 +3,7 @@
 Each is a namespace of Linux, and ends with its first process, which ends with the test.
 """
 
+import ctypes
 import json
 import os
 import pwd
@@ -32,7 +33,7 @@ from tests.helpers import running
 from tests.postgres_server import start_postgres
 
 # Addresses for tests of networks (RFC 2544), which no machine has.
-NETWORK = f"198.{18 + os.getpid() // 256 % 2}.{os.getpid() % 256}"
+NETWORK = "198.18.0"
 HOSTS = {
     "redis": f"{NETWORK}.2",
     "postgres": f"{NETWORK}.3",
@@ -40,6 +41,7 @@ HOSTS = {
     "b": f"{NETWORK}.5",
 }
 REDIS_URL = f"redis://{HOSTS['redis']}:6379/0"
+CLONE_NEWNET = 0x40000000  # linux/sched.h
 PROGRAMS = ("web", "worker-1", "worker-2", "worker-3", "beat", "sender")
 WITHIN_S = 60.0
 
@@ -73,6 +75,13 @@ with transaction.atomic():
 def run(*command: str) -> None:
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, f"{command}: {done.stderr}"
+
+
+def enter_network(file: int) -> None:
+    """Let this thread use the network of a namespace; Python 3.12 has `os.setns`."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(file, CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "setns")
 
 
 def why_not() -> str:
@@ -121,6 +130,21 @@ class Machine:
 
     def inside(self, *more: str) -> tuple[str, ...]:
         return ("nsenter", "--target", str(self.first.pid), "--net", *more)
+
+    @contextmanager
+    def network(self) -> Iterator[None]:
+        """Let this thread, and what it starts, use this machine's network.
+
+        A network of the tests' own machine must not change: Chromium then ends what it loads.
+        """
+        files = [f"/proc/{pid}/ns/net" for pid in ("thread-self", self.first.pid)]
+        with ExitStack() as stack:
+            ours, its = (stack.enter_context(Path(file).open()).fileno() for file in files)
+            enter_network(its)
+            try:
+                yield
+            finally:
+                enter_network(ours)
 
     def start_up(self, folder: Path, env: dict[str, str]) -> None:
         """Start all programs, by `manage.py up`."""
@@ -194,22 +218,19 @@ def network() -> Iterator[Network]:
         switch = Machine.start("switch")
         stack.callback(switch.end)
         machines = {}
-        for name in HOSTS:
+        for name in (*HOSTS, "test"):
             machines[name] = Machine.start(name)
             stack.callback(machines[name].end)
         run(*switch.inside("ip", "link", "add", "bridge", "type", "bridge"))
         run(*switch.inside("ip", "link", "set", "bridge", "up"))
-        # The test is on the network, too; its plug goes with the switch.
-        plugs: list[tuple[str, int, tuple[str, ...], str, str]] = [
-            ("test", os.getpid(), (), f"trn{os.getpid()}", f"{NETWORK}.1"),
-            *((m.name, m.first.pid, m.inside(), "eth0", HOSTS[m.name]) for m in machines.values()),
-        ]
-        for name, pid, inside, device, address in plugs:
-            peer = ("type", "veth", "peer", "name", device, "netns", str(pid))
+        for name, address in (*HOSTS.items(), ("test", f"{NETWORK}.1")):
+            inside, pid = machines[name].inside(), str(machines[name].first.pid)
+            peer = ("type", "veth", "peer", "name", "eth0", "netns", pid)
             run(*switch.inside("ip", "link", "add", "name", name, *peer))
             run(*switch.inside("ip", "link", "set", "dev", name, "master", "bridge", "up"))
-            run(*inside, "ip", "address", "add", f"{address}/24", "dev", device)
-            run(*inside, "ip", "link", "set", "dev", device, "up")
+            run(*inside, "ip", "address", "add", f"{address}/24", "dev", "eth0")
+            run(*inside, "ip", "link", "set", "dev", "eth0", "up")
+        stack.enter_context(machines["test"].network())
         yield Network(switch, machines)
 
 
