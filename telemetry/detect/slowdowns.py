@@ -714,16 +714,18 @@ def _score(inputs: DetectionInput, tracked: Tracked, node: str | None) -> CauseS
         )
     shown = next(shown for name, shown in SHOW_PART.items() if row.sign(name))
     metric = shown.metric
-    # A step at least: its phases differ.
-    last_s = int(np.fmax(FIGURE_S, np.fmin(_longer(tracked, "step")[1], MINUTE_S)))
-    read = inputs.hardware([metric], inputs.lagging(last_s))
-    # As in `hardware`, the only part of a node is compared with those of other nodes.
+    nodes: Sequence[str] = [node]
+    read = inputs.hardware([metric], inputs.lagging(FIGURE_S))
     is_only = read.values[metric].shape[2] == 1
-    nodes = inputs.nodes if is_only else [node]
+    if is_only:
+        # As in `hardware`, it is compared with those of other nodes: over a step, since others
+        # wait where it works.
+        last_s = int(np.fmax(FIGURE_S, np.fmin(_longer(tracked, "step")[1], MINUTE_S)))
+        read, nodes = inputs.hardware([metric], inputs.lagging(last_s)), inputs.nodes
     values = mean(read.of(nodes).values[metric], 0)
     per_part = inputs.cores_per_device if found.cause != "slow_core" and metric == CORES else 1
     of_part = values.reshape(-1, 1 if is_only else per_part).mean(axis=1)
-    at = list(nodes).index(node) if is_only else found.part
+    at = inputs.row_of[node] if is_only else found.part
     is_here = np.arange(len(of_part)) == at
     value = float(of_part[at]) if is_here.any() else np.nan
     others = of_part[~is_here & np.isfinite(of_part)]
