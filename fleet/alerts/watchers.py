@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from fleet.alerts.evaluate import ALL_RULES, Look, RuleFailure, conclude, look
+from fleet.alerts.evaluate import Look, conclude, look
+from fleet.alerts.failures import ALL_RULES, RuleFailure
 from fleet.models import Run
 from fleet.runs.state import PAUSE_S
 from telemetry.store.hot import HotStore

@@ -22,7 +22,7 @@ from markdown_it.token import Token
 from redis.exceptions import RedisError
 
 from fleet.access.roles import requires
-from fleet.alerts.evaluate import rule_failures
+from fleet.alerts.failures import rule_failures
 from fleet.alerts.quality import RECENT, YEAR, Quality, limits_now, quality, quality_by_rule
 from fleet.alerts.runbooks import PLACES, checks_first, filled, first_step
 from fleet.alerts.runbooks import document as read_document

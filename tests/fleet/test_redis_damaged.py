@@ -9,7 +9,8 @@ from django.test import Client
 from pytest_django import Settings
 from redis import Redis
 
-from fleet.alerts.evaluate import rule_failures, watch
+from fleet.alerts.evaluate import watch
+from fleet.alerts.failures import rule_failures
 from fleet.models import Node, Run
 from telemetry.store.hot import HotStore
 from tests.helpers import block, steps

@@ -6,7 +6,8 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from fleet.alerts.evaluate import ALL_RULES, RuleFailure, rule_failures, watch
+from fleet.alerts.evaluate import watch
+from fleet.alerts.failures import ALL_RULES, RuleFailure, rule_failures
 from fleet.models import Alert, Node, Run
 from telemetry.detect import DetectionInput, Finding
 from telemetry.store.hot import HotStore

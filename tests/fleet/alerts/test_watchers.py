@@ -11,7 +11,8 @@ import pytest
 from pytest_django import Settings
 from redis import Redis
 
-from fleet.alerts.evaluate import WATCHES, forget_idle, rule_failures
+from fleet.alerts.evaluate import WATCHES, forget_idle
+from fleet.alerts.failures import rule_failures
 from fleet.alerts.memory import KEY, recall
 from fleet.alerts.watch_monitor import last_evaluation
 from fleet.alerts.watchers import HANGS_S, LOOKS, TURNS, WATCHES_S, WORKER, watch_runs, worker_of
