@@ -20,6 +20,7 @@ KINDS_OF_STEPS: Mapping[str, Kind] = {
     "transfer": "transferring",
     "input": "input",
     "wait": "waiting",
+    "uneven": "waiting",
     "step": "step",
     "share of wait": "waiting",
     "share of transfer": "transferring",

@@ -5,8 +5,8 @@
 2. Other tokens, other workers or a restart begin a new plan: nothing before is a reference. The
    plan before, if it comes back without a restart, goes on.
 3. Rows of a second at least are one value. Phases are shares of the run's usual step.
-4. Of the run: the step, what all its workers have alike (compute, transfer, input), and how long
-   the usual one waits: for a late one, or for another in each step.
+4. Of the run: the step, what all its workers have alike (compute, transfer, input), how long the
+   usual one waits, and how far own times scatter that are others in each step.
 5. Of workers: own time (compute, input, other) minus the median of all; who is late, others wait
    for. Of a pipeline stage: its own time minus that of the other stages.
 6. Each of these has a sequential test; its noise is learned from the run (`telemetry.evidence`).
@@ -32,9 +32,9 @@ from telemetry.statistics.peers import GAUSSIAN, lower_median, median, scatter_o
 from telemetry.steps import StepBatch
 from telemetry.units import DAY_S
 
-RUN = ("step", "compute", "transfer", "input", "wait", "other", "uneven")
-# Of these a rise by itself is a shift; the others tell causes apart.
-TESTED = RUN[1:5]
+RUN = ("step", "compute", "transfer", "input", "wait", "uneven", "other")
+# Of these a rise by itself is a shift; other time tells causes apart.
+TESTED = RUN[1:6]
 # Cells of the run; of the others each is of a worker or a stage.
 OF_RUN = ("step", "drift", "run")
 # Without a value for so long, what a trace showed says nothing of now.
@@ -674,8 +674,8 @@ def _value(
             _middle(phases["input_s"]),
             # The usual one: a worker that is quicker than before waits longer and slows no step.
             _middle(wait),
-            _middle(phases["other_s"]),
             uneven,
+            _middle(phases["other_s"]),
         ]
     )
     stages = of_stages - lower_median(of_stages)

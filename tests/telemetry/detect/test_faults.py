@@ -244,6 +244,28 @@ def test_the_first_of_two_problems_ends_while_the_other_keeps_steps_long() -> No
     assert all(nodes == {"run-05"} for s, nodes in said if s >= over_s)
 
 
+def test_sequences_that_become_uneven_while_a_core_is_slow_are_another_problem() -> None:
+    faults = [
+        fault_of("slow_core", 1.4),
+        Fault(
+            kind="seq_imbalance",
+            run="run",
+            start_s=START_S + 60,
+            duration_s=LASTS_S,
+            magnitude=1.5,
+        ),
+    ]
+    recording = record("trn2", duration_s=START_S + LASTS_S, faults=faults)
+    said = {
+        s: {(f.cause, f.node) for f in each}
+        for s, each in recording.watch(range(20, START_S + LASTS_S))
+    }
+    slow, uneven = ("slow_core", "run-02"), ("seq_imbalance", None)
+    assert slow in said[START_S + 59]
+    assert uneven not in said[START_S + 59]
+    assert {slow, uneven} <= said[START_S + LASTS_S - 1]
+
+
 @pytest.mark.parametrize(("kind", "magnitude"), [("slow_core", 1.5), ("efa_latency", 6.0)])
 @pytest.mark.parametrize("joins_s", [60, START_S + 60])
 def test_a_node_that_joins_later_moves_no_finding_to_another_node(
