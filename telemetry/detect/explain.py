@@ -125,7 +125,7 @@ def without(effects: Effects, other: Explanation, *, per_device: int) -> dict[st
             size = effect.size.copy()
             at = (other.node, parts_of(name, other, per_device))[: size.ndim]
             size[at] = np.nan
-            left[name] = Effect(size, effect.error)
+            left[name] = replace(effect, size=size)
     return left
 
 
@@ -141,7 +141,7 @@ def at_device(
         size = effects[name].size.copy()
         size[node] = np.nan
         size[node, here] = effects[name].size[node, here]
-        left[name] = Effect(size, effects[name].error)
+        left[name] = replace(effects[name], size=size)
     return left
 
 
@@ -341,9 +341,11 @@ def _scatter(effect: Effect) -> float:
     """Log likelihood ratio of nodes that are all unlike against nodes that are as before.
 
     The deviation of all together is estimated, which costs half the logarithm of their number.
+    What is as before scatters as before: what it scatters by now would hide that all are unlike.
     """
-    known = np.isfinite(effect.size) & np.isfinite(effect.error)
-    size, error = effect.size[known], np.hypot(effect.error[known], MODEL_LEAST)
+    before = effect.error if effect.usual_error is None else effect.usual_error
+    known = np.isfinite(effect.size) & np.isfinite(before)
+    size, error = effect.size[known], np.hypot(before[known], MODEL_LEAST)
     if len(size) < 2:
         return 0.0
     usual = float(np.median(np.abs(size))) * GAUSSIAN

@@ -29,11 +29,13 @@ class Shift:
 class Effect:
     """How far a quantity is from its reference since a moment, and the standard error of it.
 
-    Both are (), (n_nodes,) or (n_nodes, n_parts); NaN where it is not measured.
+    All are (), (n_nodes,) or (n_nodes, n_parts); NaN where it is not measured. ``usual_error`` is
+    the standard error if it scatters as it did before that moment; None: no other one is known.
     """
 
     size: FloatArray
     error: FloatArray
+    usual_error: FloatArray | None = None
 
 
 Effects = Mapping[str, Effect]

@@ -69,6 +69,7 @@ from telemetry.detect.shares import SHARE, Shares, find_share
 from telemetry.detect.shifts import Effect, Effects, Shift
 from telemetry.detect.standstill import OLDEST_S
 from telemetry.detect.steps import QUICK, RUN, WORKER, Baseline, Steps, Usual
+from telemetry.evidence.noise import IntArray
 from telemetry.statistics.peers import mean, median
 from telemetry.steps import StepBatch
 from telemetry.units import MINUTE_S
@@ -473,14 +474,19 @@ class RunWatch:
         found = dict(effects)
         for quantity in ("own", "own_input", "own_compute"):
             if quantity in effects:
-                effect = effects[quantity]
-                size = np.full(len(inputs.nodes), np.nan)
-                error = np.full(len(inputs.nodes), np.nan)
+                effect, latest = effects[quantity], np.full(len(inputs.nodes), -1)
                 for node, of_node in rows.items():
-                    latest = of_node[int(np.argmax(np.nan_to_num(effect.size[of_node])))]
-                    size[node], error[node] = effect.size[latest], effect.error[latest]
-                found[quantity] = type(effect)(size, error)
+                    latest[node] = of_node[int(np.argmax(np.nan_to_num(effect.size[of_node])))]
+                found[quantity] = Effect(
+                    _rows_of(effect.size, latest),
+                    _rows_of(effect.error, latest),
+                    None if effect.usual_error is None else _rows_of(effect.usual_error, latest),
+                )
         return found
+
+
+def _rows_of(values: FloatArray, rows: IntArray) -> FloatArray:
+    return np.where(rows < 0, np.nan, values[rows])
 
 
 def _parts(inputs: DetectionInput) -> Parts:

@@ -539,11 +539,12 @@ class Steps:
         if max(abs(run[transfer]), abs(baseline.run[transfer])) < LEAST_EXCHANGE:
             del found["transfer"]
         own = median(np.moveaxis(workers, 0, -1)) - baseline.workers
-        own_error = np.hypot(
-            baseline.worker_scale * np.sqrt(np.pi * inflation), scatter_of(workers)
+        usual_error = np.broadcast_to(
+            baseline.worker_scale * np.sqrt(np.pi * inflation), own.shape
         )
+        own_error = np.hypot(usual_error, scatter_of(workers))
         for i, name in enumerate(WORKER):
-            found[name] = Effect(own[:, i], own_error[:, i])
+            found[name] = Effect(own[:, i], own_error[:, i], usual_error[:, i])
         found["jitter"] = _jitter(plan.run[rows, 0], baseline)
         return found
 

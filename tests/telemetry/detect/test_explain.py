@@ -16,6 +16,7 @@ from telemetry.detect.explain import (
 )
 from telemetry.detect.quantities import BY_EVIDENCE, EVERYWHERE, OF_PLACE
 from telemetry.detect.shifts import Effect, Effects
+from telemetry.statistics.peers import scatter_of
 
 N_NODES, HERE = 8, 3
 # Parts of a node by quantity; the others are one value per node.
@@ -113,6 +114,22 @@ def test_without_what_is_decisive_the_class_is_named(row: Signature) -> None:
     assert cause in CLASSES
     is_of_steps = "own_compute" in row.raises
     assert node == (HERE if row.scope == "node" and is_of_steps else None)
+
+
+def test_workers_that_are_all_unlike_are_no_slow_node_after_two_steps() -> None:
+    """Each scatters by now as much as it is off: only what it scattered before says so."""
+    steps = 0.5 * np.random.default_rng(25).random((2, 64)) ** 3
+    steps -= np.median(steps, axis=1)[:, None]
+    own, usual_error = steps.mean(axis=0), np.full(64, 0.006)
+    sizes = {"wait": (0.43, 0.03), "uneven": (0.12, 0.03), "compute": (0.02, 0.004)}
+    sizes |= dict.fromkeys(("transfer", "input", "other"), (0.0, 0.004))
+    effects = {name: Effect(*map(np.asarray, each)) for name, each in sizes.items()}
+    error = np.hypot(usual_error, scatter_of(steps))
+    effects["own_compute"] = Effect(own, error, usual_error)
+
+    found = explain(effects, (int(own.argmax()),), n_nodes=64, n_stages=1)
+
+    assert (found.cause, found.node) == ("seq_imbalance", None)
 
 
 NO_ROW_PREDICTS: list[tuple[dict[str, float], int | None]] = [
