@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Optional
 
+from trnwatch.log import warn_once
 from trnwatch.surroundings import instance_id
 
 INVALID = re.compile(r"[^A-Za-z0-9._-]+")
@@ -26,9 +27,10 @@ RECOMPUTE = ("none", "selective", "full")
 YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 MAX_TEXT_CHARS = dict.fromkeys(("team", "instance_type", "optimizer"), 40)
 MAX_TEXT_CHARS.update({"purpose": 200, "model": 60, "precision": 10})
-# By launcher: rank, number of ranks, rank on the node, ranks on the node.
-LAUNCHERS = (
-    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+# By launcher: rank, number of ranks, rank on the node, ranks on the node. DeepSpeed's sets the
+# variables of torchrun but the last one, which it calls LOCAL_SIZE.
+LAUNCHERS: tuple[tuple[str, ...], ...] = (
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_SIZE"),
     (
         "OMPI_COMM_WORLD_RANK",
         "OMPI_COMM_WORLD_SIZE",
@@ -73,13 +75,29 @@ class Identity:
 
 
 def rank_place_of(env: Mapping[str, str]) -> RankPlace:
-    """Return the rank set by torchrun, Open MPI or Slurm; a single process without them."""
-    for rank, n_ranks, local_rank, n_local in LAUNCHERS:
+    """Return the rank set by torchrun, DeepSpeed, Open MPI or Slurm; without them a single one.
+
+    A launcher that does not say how many ranks a node has is taken to start one on each.
+    """
+    for rank, n_ranks, local_rank, *n_local in LAUNCHERS:
         if rank in env and n_ranks in env:
             number, total = _whole(env[rank]), max(1, _whole(env[n_ranks]))
             n_per_node = total // max(1, _whole(env.get("SLURM_NNODES", "")) or total)
-            n_local_ranks = _whole(env.get(n_local, "")) or n_per_node
-            return RankPlace(number, total, _whole(env.get(local_rank, "")), n_local_ranks)
+            counts = [_whole(env.get(name, "")) for name in n_local]
+            place = RankPlace(
+                number,
+                total,
+                _whole(env.get(local_rank, "")),
+                next(filter(None, counts), n_per_node),
+            )
+            if place.local_rank >= place.n_local:
+                warn_once(
+                    f"{local_rank} is %d, but %d ranks of this node are known: set {n_local[0]}, "
+                    "or nodes and their cost are counted wrong",
+                    place.local_rank,
+                    place.n_local,
+                )
+            return place
     # Lightning sets no rank for the processes that it starts on a node.
     return RankPlace(local_rank=_whole(env.get("LOCAL_RANK", "")))
 

@@ -7,6 +7,7 @@ import pytest
 from trnwatch.identity import identity_of, rank_place_of
 
 TORCHRUN = {"RANK": "65", "WORLD_SIZE": "128", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "32"}
+DEEPSPEED = {"RANK": "65", "WORLD_SIZE": "128", "LOCAL_RANK": "1", "LOCAL_SIZE": "32"}
 OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "65",
     "OMPI_COMM_WORLD_SIZE": "128",
@@ -22,12 +23,21 @@ SLURM = {
 SLURM_TERSE = {"SLURM_PROCID": "65", "SLURM_NTASKS": "128", "SLURM_NNODES": "4"}
 
 
-@pytest.mark.parametrize("env", [TORCHRUN, OPEN_MPI, SLURM, SLURM_TERSE])
+@pytest.mark.parametrize("env", [TORCHRUN, DEEPSPEED, OPEN_MPI, SLURM, SLURM_TERSE])
 def test_a_process_knows_its_place(env: Mapping[str, str]) -> None:
     place = rank_place_of(env)
 
     assert (place.rank, place.n_ranks, place.n_local) == (65, 128, 32)
     assert (place.node_rank, place.n_nodes) == (2, 4)
+
+
+def test_ranks_of_a_node_that_no_one_counts_are_logged_with_the_variable_to_set(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A script that sets them itself may leave it out: each process would count as a node."""
+    rank_place_of({"RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "1"})
+
+    assert "set LOCAL_WORLD_SIZE" in caplog.text
 
 
 def test_torchrun_under_slurm_is_torchrun() -> None:
