@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).resolve().parent.parent
-SHARED = ("trnwatch/surroundings.py", "trnwatch/wire.py")
+SHARED = ("trnwatch/log.py", "trnwatch/surroundings.py", "trnwatch/wire.py")
 MAIN = "import sys\nfrom telemetry.agent.program import main\nsys.exit(main(sys.argv[1:]))\n"
 VERSION = re.compile(r'VERSION = "(.+)"')
 

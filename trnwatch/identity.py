@@ -163,17 +163,21 @@ def session_of(env: Mapping[str, str]) -> str:
 def _about(
     env: Mapping[str, str], given: Mapping[str, object], suggested: Mapping[str, object]
 ) -> dict[str, object]:
-    """Return the known facts of the run; invalid ones are left out."""
+    """Return the known facts of the run; invalid settings are left out, and logged."""
     facts: dict[str, object] = {}
     for name in ("run", "session", *TEXTS, *SETTINGS, *NUMBERS, *TOKENS, *AMOUNTS, *FLAGS):
-        value = given.get(name)
+        setting, value = name, given.get(name)
         if value is None:
-            value = env.get(f"TRNWATCH_{name.upper()}") or suggested.get(name)
-        if value is not None:
-            facts[name] = value
-    return {
-        name: fit for name, value in facts.items() if (fit := _validated(name, value)) is not None
-    }
+            setting, value = f"TRNWATCH_{name.upper()}", env.get(f"TRNWATCH_{name.upper()}")
+        is_set = value is not None and value != ""
+        if not is_set:
+            value = suggested.get(name)
+        fit = None if value is None else _validated(name, value)
+        if fit is not None:
+            facts[name] = fit
+        elif is_set:
+            warn_once(f"{setting}: %r is left out. Give {_rule_of(name)}", value)
+    return facts
 
 
 def _validated(name: str, value: object) -> Optional[object]:
@@ -192,6 +196,15 @@ def _validated(name: str, value: object) -> Optional[object]:
     if name == "recompute":
         return value if value in RECOMPUTE else None
     return str(value)[: {**MAX_TEXT_CHARS, **SETTINGS}.get(name, 60)] or None
+
+
+def _rule_of(name: str) -> str:
+    """Return what the value of a fact must be, for those that can be invalid."""
+    if name in FLAGS:
+        return "1 or 0"
+    if name == "recompute":
+        return "none, selective or full"
+    return "a number, 0 or above" if name in AMOUNTS else "a whole number above 0"
 
 
 def _whole(text: str) -> int:

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from trnwatch.log import warn_once
+
 # Variables of each label; the first one that is set is used.
 VARIABLES = {
     "pod": ("TRNWATCH_POD", "POD_NAME"),
@@ -49,7 +51,7 @@ def instance_id(asset_tag: Path = ASSET_TAG) -> str:
 def environment_labels(
     env: Mapping[str, str], *, namespace_file: "Path | None" = None
 ) -> "dict[str, str]":
-    """Return the labels that the environment gives; invalid ones are left out."""
+    """Return the labels that the environment gives; invalid ones are left out, and logged."""
     labels = {
         name: value
         for name, variables in VARIABLES.items()
@@ -58,9 +60,18 @@ def environment_labels(
     if "namespace" not in labels and namespace_file is not None:
         with suppress(OSError, ValueError):
             labels["namespace"] = namespace_file.read_text(encoding="utf-8")
+    left_out = []
     for pair in env.get("TRNWATCH_LABELS", "").split(","):
-        name, _, value = pair.partition("=")
+        name, sign, value = pair.partition("=")
         labels[name.strip()] = value
+        if pair.strip() and not (sign and NAME.fullmatch(name.strip())):
+            left_out.append(pair.strip())
+    if left_out:
+        warn_once(
+            "TRNWATCH_LABELS: %s is left out. Give name=value, with a name of letters, digits and "
+            "underscores",
+            ", ".join(left_out),
+        )
     return dict([*_valid(labels)][:MAX_LABELS])
 
 

@@ -129,6 +129,20 @@ def test_an_unknown_kind_of_recomputation_is_left_out(value: str, means: object)
     assert (about.get("recompute"), about["micro_batch"]) == (means, 2)
 
 
+def test_a_setting_that_is_left_out_is_logged_with_its_rule(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    env = {"TRNWATCH_USD_PER_NODE_HOUR": "$21.50", "TRNWATCH_GLOBAL_BATCH": "1k"}
+    about = identity_of(env, {"recompute": "selectiv"}, {"seq_len": "${max_length}"}).about
+
+    assert about == {"n_nodes": 1, "n_workers": 1}
+    assert {record.getMessage() for record in caplog.records} == {
+        "trnwatch: TRNWATCH_GLOBAL_BATCH: '1k' is left out. Give a whole number above 0",
+        "trnwatch: TRNWATCH_USD_PER_NODE_HOUR: '$21.50' is left out. Give a number, 0 or above",
+        "trnwatch: recompute: 'selectiv' is left out. Give none, selective or full",
+    }
+
+
 def test_names_are_made_to_fit() -> None:
     me = identity_of({"TRNWATCH_RUN": "my run: 7b/v2", "TRNWATCH_NODE": "n"}, {"team": "x" * 99})
 

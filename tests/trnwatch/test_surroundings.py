@@ -59,6 +59,17 @@ def tag(tmp_path: Path) -> Path:
     return path
 
 
+def test_labels_that_are_left_out_are_logged_with_their_rule(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trnwatch.log._warned", set())
+    labels = environment_labels({"TRNWATCH_LABELS": "cost-center=ml, owner=ada,prod,empty=,"})
+
+    assert labels == {"owner": "ada"}
+    assert [record.args for record in caplog.records] == [("cost-center=ml, prod",)]
+    assert "TRNWATCH_LABELS" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("env", "labels"),
     [
