@@ -121,7 +121,7 @@ def identity_of(
     n_workers = place.n_ranks if all_ranks else place.n_nodes
     run = facts.pop("run", "") or env.get("SLURM_JOB_NAME") or "training"
     return Identity(
-        run=INVALID_RUN.sub("-", str(run))[:60],
+        run=run_name(str(run)) or "training",
         session=INVALID.sub("-", str(facts.pop("session", "") or session_of(env)))[:60],
         worker=f"{node}/{place.local_rank}" if all_ranks else node,
         node=node,
@@ -132,6 +132,16 @@ def identity_of(
         is_reporting=all_ranks or place.local_rank == 0,
         about=dict(facts, n_workers=n_workers),
     )
+
+
+def run_name(text: str) -> str:
+    """Return the name of a run as it is stored; empty for a text without letters and digits.
+
+    >>> run_name("llama-3.1 8b")
+    'llama-3-1-8b'
+    """
+    name = INVALID_RUN.sub("-", text)[:60]
+    return name if name.strip("_-") else ""
 
 
 def node_name() -> str:

@@ -1,6 +1,5 @@
 """Runs that no training job reports: labels of series or tags of processes name them."""
 
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
@@ -11,21 +10,23 @@ from fleet.ingest.runs import refresh_run
 from fleet.models import Node, Run
 from telemetry import catalog
 from telemetry.ingest.step_reports import RunLine
+from trnwatch.identity import run_name
 
 SESSION = "labels"
 NO_LABELS: Mapping[str, str] = {}
 # A process that is started with NEURON_PROCESS_TAG=run=NAME; without that variable the tag is the
 # number of the process (user guide of neuron-monitor). Tags have up to 32 characters.
-RUN_TAG = re.compile(r"run=([A-Za-z0-9_-]{1,60})")
+RUN_TAG = "run="
 
 
 def run_in_tags(tags: Iterable[str]) -> str:
     """Return the run that most processes name, empty if none does.
 
-    >>> run_in_tags(["run=llama", "4711", "run=llama", "my_app", "run=bert"])
-    'llama'
+    >>> run_in_tags(["run=llama-3.1", "4711", "run=llama-3.1", "my_app", "run=bert"])
+    'llama-3-1'
     """
-    named = Counter(found[1] for tag in tags if (found := RUN_TAG.fullmatch(tag)))
+    names = [run_name(tag.removeprefix(RUN_TAG)) for tag in tags if tag.startswith(RUN_TAG)]
+    named = Counter(filter(None, names))
     return max(named, key=lambda run: (named[run], run), default="")
 
 

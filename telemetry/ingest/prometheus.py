@@ -43,6 +43,7 @@ from telemetry.ingest.neuron_monitor import NodeIdentity, Reading, Shape
 from telemetry.ingest.schemas import MAX_CORES
 from telemetry.units import DAY_S
 from telemetry.write_request import EncodedSeries, Label
+from trnwatch.identity import run_name
 
 MS = 1000.0
 # Labels that tell what a node trains: the run itself, or the pod of a job.
@@ -60,7 +61,6 @@ MAX_LABEL_CHARS = 128
 LABEL_STAYS_S = 120.0
 # Pods of one job differ in their role, index and random suffix: llama-worker-3, llama-3-x7k2p.
 POD = re.compile(r"(.+?)(-(master|worker|launcher|chief))?-\d+(-[a-z0-9]{5})?")
-RUN = re.compile(r"[A-Za-z0-9_-]{1,60}")
 # A scrape is stored when all series of the one before have arrived, when the next one begins,
 # or after this time.
 COMPLETE_AFTER_S = 10.0
@@ -382,7 +382,7 @@ def run_of(labels: Mapping[str, str]) -> str:
     if not run:
         pod = next((labels[label] for label in POD_LABELS if labels.get(label)), "")
         run = match[1] if (match := POD.fullmatch(pod)) else pod
-    return run if RUN.fullmatch(run) else ""
+    return run_name(run)
 
 
 class Scrape(msgspec.Struct):

@@ -22,6 +22,7 @@ from telemetry.store.hot import HotStore
 from tests.fleet.api.conftest import Post
 from tests.helpers import NOON
 from tests.telemetry.ingest.test_prometheus import message, monitor
+from trnwatch.identity import identity_of
 
 URL = "/api/v1/ingest/prometheus"
 NODE, ADDRESS = "i-07", "10.0.0.7:9100"
@@ -257,6 +258,17 @@ def test_runs_come_from_labels_and_end_with_them(write: Post, hot: HotStore) -> 
     scrape(end - 15, pod_name="llama-worker-3")
     run.refresh_from_db()
     assert (run.phase, run.finished_at) == ("training", None)
+
+
+def test_a_label_names_the_run_that_its_job_would_report(write: Post, hot: HotStore) -> None:
+    name = "llama-3.1-8b"
+    series = [(each, {**own, "run": name}, value) for each, own, value in monitor()]
+    assert write(packed(*series, at_s=int(time.time()))).status_code == 204
+    prometheus.assemble(hot, now_s=time.time() + LATER_S)
+
+    run = Node.objects.get().run
+    assert run is not None
+    assert run.name == identity_of({"TRNWATCH_RUN": name}).run
 
 
 @pytest.mark.parametrize("named", [(True, False), (False, True), (True, False, False)])

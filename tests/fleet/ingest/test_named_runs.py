@@ -12,6 +12,7 @@ from fleet.ingest.steps import StepIngest
 from fleet.models import Node, Run
 from telemetry.store.hot import HotStore
 from tests.fleet.api.training_jobs import ABOUT, line, step_lines
+from trnwatch.identity import identity_of
 
 BEGAN_S = float(int(time.time()) - 3000)
 NODES = ("trn-a", "trn-b")
@@ -65,12 +66,19 @@ def test_nodes_train_the_run_that_most_of_their_processes_name(agents: Agents) -
     assert run.instance_type == "trn1.2xlarge"
 
 
-@pytest.mark.parametrize("tag", ["4711", "my_app", "run=", "run=a b", "xrun=llama", ""])
+@pytest.mark.parametrize("tag", ["4711", "my_app", "run=", "run=?", "xrun=llama", ""])
 def test_other_tags_name_no_run(agents: Agents, tag: str) -> None:
     agents.report(BEGAN_S, [tag])
 
     assert trains() == {"trn-a": "", "trn-b": ""}
     assert not Run.objects.exists()
+
+
+def test_a_tag_names_the_run_that_its_job_would_report(agents: Agents) -> None:
+    name = "llama-3.1-8b"
+    agents.report(BEGAN_S, [f"run={name}"])
+
+    assert trains() == dict.fromkeys(NODES, identity_of({"TRNWATCH_RUN": name}).run)
 
 
 def test_a_job_that_restarts_keeps_its_nodes_and_one_that_ends_does_not(agents: Agents) -> None:

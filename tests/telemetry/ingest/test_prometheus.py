@@ -92,7 +92,10 @@ def test_a_node_is_named_by_its_label_or_its_host() -> None:
         ({"exported_pod": "llama-3-x7k2p"}, "llama"),
         ({"pod_name": "gpt-13b-0"}, "gpt-13b"),
         ({"pod_name": "notebook"}, "notebook"),
-        ({"run": "bad name"}, ""),
+        # As a job that reports its steps under this name is called.
+        ({"run": "llama-3.1 8b"}, "llama-3-1-8b"),
+        ({"exported_pod": "llama-3.1-worker-0"}, "llama-3-1"),
+        ({"run": "?"}, ""),
         ({}, ""),
     ],
 )
