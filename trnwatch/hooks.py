@@ -18,6 +18,7 @@ class HookedSteps:
     def __init__(self, reporter: Reporter, *, loss_comes_later: bool = False) -> None:
         """With ``loss_comes_later`` a step is reported when its loss or the next step comes."""
         self.reporter = reporter
+        reporter.await_suggestions()
         self._loss_comes_later = loss_comes_later
         self._waiting: Optional[tuple[Step, float, float]] = None
         self._step: Union[Step, NoOpStep, None] = None

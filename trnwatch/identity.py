@@ -59,7 +59,10 @@ class RankPlace:
 
 @dataclass(frozen=True)
 class Identity:
-    """What a process sends with every report, the facts of its run (``about``), and labels."""
+    """What a process sends with every report, the facts of its run (``about``), and labels.
+
+    ``is_named`` is whether the job set the run's name; any other one is a guess.
+    """
 
     run: str
     session: str
@@ -72,6 +75,7 @@ class Identity:
     is_reporting: bool
     about: Mapping[str, object]
     labels: Mapping[str, str] = field(default_factory=dict)
+    is_named: bool = True
 
 
 def rank_place_of(env: Mapping[str, str]) -> RankPlace:
@@ -131,6 +135,7 @@ def identity_of(
         group=group,
         is_reporting=all_ranks or place.local_rank == 0,
         about=dict(facts, n_workers=n_workers),
+        is_named=bool((about or {}).get("run") or env.get("TRNWATCH_RUN")),
     )
 
 

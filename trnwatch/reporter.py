@@ -186,10 +186,25 @@ class Reporter:
         self._about.update({name: fact for name, fact in facts.items() if fact is not None})
         self._update_identity()
 
+    def await_suggestions(self) -> None:
+        """Report nothing before ``suggest``, a step or the end, unless the run's name is set.
+
+        A run that began under another name would stay behind, and look as if it had died.
+        """
+        if self._sender is not None and self.identity is not None:
+            self._sender.hold(is_held=not self.identity.is_named)
+
     def suggest(self, **facts: Any) -> None:
-        """Set facts of the run that neither arguments nor environment set."""
+        """Set facts of the run that neither arguments nor environment set.
+
+        A run that is reported already keeps its name.
+        """
+        if self._sender is not None and self._sender.has_begun:
+            facts.pop("run", None)
         self._suggested.update({name: fact for name, fact in facts.items() if fact})
         self._update_identity()
+        if self._sender is not None:
+            self._sender.hold(is_held=False)
 
     def _update_identity(self) -> None:
         try:
@@ -218,6 +233,7 @@ class Reporter:
         try:
             if self._sender is not None:
                 self._sender.put(step.record(step_s, ended_at))
+                self._sender.hold(is_held=False)
         except Exception as error:
             warn_once("a step is not reported: %s", error)
 

@@ -60,6 +60,7 @@ class ReportSender:
         self._n_unsent_steps = 0
         self._sent_identity: Optional[Identity] = None
         self._sending_identity = identity
+        self._is_held = self.has_begun = False
         self._end: Optional[dict[str, Any]] = None
         self._has_end = self._is_over = False
         self._wake = threading.Event()
@@ -77,6 +78,10 @@ class ReportSender:
             self.n_dropped += 1
         self._queue.append(record)
 
+    def hold(self, *, is_held: bool) -> None:
+        """Send nothing while held, except with the end."""
+        self._is_held = is_held
+
     def update_identity(self, identity: Identity) -> None:
         """Send the run's facts again with the next request."""
         self._identity = identity
@@ -89,6 +94,9 @@ class ReportSender:
             self._thread.join(within_s)
 
     def _run(self) -> None:
+        if not self._identity.is_named:
+            # A callback holds what is sent until its framework has said the run's name.
+            self._wake.wait(self._every_s)
         while True:
             is_last = self._end is not None
             self._flush()
@@ -117,6 +125,9 @@ class ReportSender:
                     self.put(
                         (number, ended_at_s, ended_at_s - began_at_s, None, NO_PARTS, None, None)
                     )
+        if self._is_held and self._end is None:
+            return
+        self.has_begun = True
         while lines := self._lines():
             if not self._send(lines):
                 return

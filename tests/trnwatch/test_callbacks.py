@@ -111,6 +111,54 @@ def test_hugging_faces_steps_are_reported(listener: Listener) -> None:
     assert (runs[-1]["model"], runs[-1]["layers"], runs[-1]["global_batch"]) == ("Llama-7b", 32, 2)
 
 
+def train_after_a_while(
+    listener: Listener, env: dict[str, str], *, announces: bool = False
+) -> list[dict[str, Any]]:
+    """Train as a script that loads a model in between does; return what its node reported."""
+    reporter = Reporter(listener.url, token="t", env=env)
+    if announces:
+        until(lambda: bool(listener.lines))
+    callback = huggingface.StepReports(reporter)
+    # What begins later reports meanwhile.
+    other = Reporter(listener.url, token="t", env={"TRNWATCH_NODE": "trn-b"})
+    until(lambda: any(line.get("worker") == "trn-b" for line in listener.lines))
+    other.finish()
+    Trainer(callback, run_name="llama-lr3").train(n_steps=1)
+    records(listener, reporter)
+    return [line for line in listener.lines if line.get("worker", line.get("node")) == "trn-a"]
+
+
+@pytest.mark.parametrize("slurm", [{}, {"SLURM_JOB_NAME": "llama"}])
+def test_a_run_that_the_framework_names_begins_under_no_other_name(
+    listener: Listener, slurm: dict[str, str]
+) -> None:
+    lines = train_after_a_while(listener, ENV | slurm)
+
+    assert {line["run"] for line in lines} == {"llama-lr3"}
+
+
+def test_a_run_that_is_reported_already_keeps_its_name(listener: Listener) -> None:
+    lines = train_after_a_while(listener, ENV | {"SLURM_JOB_NAME": "llama"}, announces=True)
+
+    assert {line["run"] for line in lines} == {"llama"}
+    assert [line["kind"] for line in lines][-2:] == ["step", "end"]
+
+
+def test_a_run_with_a_name_is_reported_before_it_trains(listener: Listener) -> None:
+    huggingface.StepReports(Reporter(listener.url, token="t", env=ENV | {"TRNWATCH_RUN": "mine"}))
+    until(lambda: bool(listener.lines))
+
+    assert listener.lines[-1]["run"] == "mine"
+
+
+def test_a_script_that_ends_before_it_trains_reports_its_end(listener: Listener) -> None:
+    callback = lightning.StepReports(Reporter(listener.url, token="t", env=ENV))
+    callback.reporter.finish(failed=True, reason="MemoryError")
+    until(lambda: any(line["kind"] == "end" for line in listener.lines))
+
+    assert listener.lines[-1]["reason"] == "MemoryError"
+
+
 def test_heartbeats_know_what_hugging_faces_trainer_does(listener: Listener) -> None:
     callback = huggingface.StepReports(Reporter(listener.url, token="t", env=ENV))
     trainer = Trainer(callback)
