@@ -129,17 +129,21 @@ def _admitted(
 def ingest_prometheus(request: HttpRequest) -> HttpResponse:
     """Queue the samples of a remote write; a task assembles them.
 
-    Prometheus drops what is answered with 4xx, and sends again after 5xx: also when it sends too
-    often.
+    Prometheus drops what is answered with 4xx, and logs the answer; it sends again after 5xx: also
+    when it sends too often. Where some samples are rejected, the others are stored.
     """
     try:
-        _queue_samples(request, _remote_write)
+        written = _queue_samples(request, _remote_write)
     except ProblemError as error:
         explain_problem(request, error)
         if error.status == 429:
             # Prometheus would drop what is answered with 4xx.
             return problem(503, str(error), headers={"Retry-After": "60"})
         return error.response()
+    if written.n_rejected:
+        # Prometheus logs the first line of the answer.
+        detail = f"Rejected samples: {written.n_rejected:,}. The first one: {written.reason}."
+        return problem(400, detail)
     return HttpResponse(status=204)
 
 

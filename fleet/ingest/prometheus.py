@@ -26,6 +26,7 @@ from telemetry.ingest.prometheus import MS, NodeSeries, Sample, WrittenSamples
 from telemetry.ingest.timing import shard_of
 from telemetry.store.hot import HotStore, StoreUnavailable
 from telemetry.store.reading import SCRAPES, Scrapes
+from telemetry.store.refused import note_refused
 from telemetry.units import DAY_S
 
 # Redis: nodes with samples to assemble; by node, its queue and what is known of its series; by the
@@ -151,17 +152,18 @@ def _known_name(named: NodeName, by_number: KnownName | None, by_address: KnownN
 def queue(hot: HotStore, written: WrittenSamples, *, arrived_s: float) -> None:
     """Queue the samples of one request; raises QueueFullError where they must wait.
 
-    Samples of a node whose name is not valid are rejected.
+    Samples of a node whose name is not valid, or of an impossible time, are rejected.
     """
     name_nodes(hot, written)
+    rejected = written.reject_times(now_s=arrived_s)
     nodes = [node for node in written.by_node if NAME.fullmatch(node)]
     for node in written.by_node.keys() - set(nodes):
-        written.n_rejected += len(written.by_node[node])
         reason = f"{node[:40]!r} is not a valid name for a node: {NAME_RULE}"
-        written.reason = written.reason or reason
+        written.reject(len(written.by_node[node]), reason)
     lengths = hot.execute_all(("LLEN", QUEUE + node) for node in nodes)
     if any(length >= MAX_QUEUED for length in lengths):
         raise QueueFullError
+    note_refused(hot, "node", rejected, now_s=arrived_s)
     commands: list[tuple[object, ...]] = []
     for node in nodes:
         queued = QueuedSamples(

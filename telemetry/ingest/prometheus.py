@@ -89,6 +89,8 @@ UNHEALTHY, UTILIZATION = "device_unhealthy", "core_utilization_ratio"
 DEVICE_ROOM = 1.05
 # No ratio of utilization is so large.
 SURELY_PERCENT = 1.5
+# How the bytes of the label begin that names a series.
+ENCODED_NAME = Label(name="__name__").SerializeToString()
 MAX_PART = 64
 MAX_SERIES = 20_000
 # Of series that a process has read before, it keeps what their labels say: so many bytes in all,
@@ -157,6 +159,29 @@ class WrittenSamples:
         self.n_rejected += n_samples
         self.reason = self.reason or reason
 
+    def reject_times(self, *, now_s: float) -> list[tuple[str, int, str]]:
+        """Reject samples ahead of our clock, and those of long ago.
+
+        Returns of which nodes, how many, and why. A node without other samples is left out.
+        """
+        rejected = []
+        for node, samples in list(self.by_node.items()):
+            usable = [each for each in samples if -AHEAD_S <= now_s - each.at_ms / MS <= OLDEST_S]
+            if n := len(samples) - len(usable):
+                late_s = now_s - max(each.at_ms for each in samples) / MS
+                reason = (
+                    f"its samples are {-late_s:,.0f} s ahead of trnwatch's clock, at most "
+                    f"{AHEAD_S} s are accepted: set the clock of the machine that scrapes"
+                    if late_s < 0
+                    else f"its samples are {late_s / DAY_S:,.1f} days old, at most one is accepted"
+                )
+                rejected.append((node, n, reason))
+                self.reject(n, f"{node}: {reason}")
+                self.by_node[node] = usable
+                if not usable:
+                    del self.by_node[node]
+        return rejected
+
     def add(
         self, series: "Series", points: Iterable[tuple[int, float]], *, protocol: str = ""
     ) -> None:
@@ -215,7 +240,10 @@ def samples_of(message: bytes) -> WrittenSamples:
             try:
                 series = _recognise_encoded(written.labels)
             except RejectedError as error:
-                samples.reject(len(written.samples), str(error))
+                if (name := _name_of(written.labels)) in ROWS:
+                    samples.reject(len(written.samples), f"{name} {error}")
+                else:
+                    samples.n_ignored += 1
                 continue
             if series is None:
                 samples.n_ignored += 1
@@ -356,6 +384,12 @@ def _recognise_encoded(encoded: Sequence[bytes]) -> Series | None:
     """Read the labels of a series, each as a Label's bytes."""
     labels = (Label.FromString(each) for each in encoded)
     return known_series.of(tuple(encoded), lambda: ((label.name, label.value) for label in labels))
+
+
+def _name_of(encoded: Sequence[bytes]) -> str:
+    """Return the name of a series by its labels, each as a Label's bytes."""
+    named = next((each for each in encoded if each.startswith(ENCODED_NAME)), b"")
+    return str(Label.FromString(named).value)
 
 
 def labels_of(labels: Mapping[str, str]) -> dict[str, str]:
@@ -579,16 +613,11 @@ class NodeSeries(msgspec.Struct):
                 self.labels[name] = value, arrived_s
 
     def add(self, samples: Iterable[Sample], *, arrived_s: float) -> tuple[int, int]:
-        """Collect samples; return how many are new, and how many are not: repeated or too old."""
+        """Collect samples; return how many are new, and how many are repeated."""
         n_new = n_repeated = 0
         for at_ms, value, exporter, key, sender in samples:
             state = self.exporters.setdefault(exporter, ExporterState())
-            is_usable = -AHEAD_S <= arrived_s - at_ms / MS <= OLDEST_S
-            if (
-                at_ms <= state.at_ms + SAME_SCRAPE_MS
-                or not is_usable
-                or not state.hears(sender, at_ms)
-            ):
+            if at_ms <= state.at_ms + SAME_SCRAPE_MS or not state.hears(sender, at_ms):
                 n_repeated += 1
                 continue
             text = key.text

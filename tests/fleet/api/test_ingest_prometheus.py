@@ -73,6 +73,33 @@ def test_scrapes_become_seconds_of_a_new_node(write: Post, hot: HotStore) -> Non
     assert hot.execute("SMEMBERS", prometheus.NODES) == set()
 
 
+def test_what_is_rejected_is_said_and_the_other_samples_stored(write: Post, hot: HotStore) -> None:
+    """Prometheus logs the answer to what it sent, and sends nothing of it again."""
+    nameless = ("neuroncore_utilization_ratio", {"node": "trn 7/a", "neuroncore": "0"}, 0.5)
+    answer = write(packed(*monitor(), nameless, at_s=int(time.time())))
+
+    assert answer.status_code == 400
+    assert (
+        "Rejected samples: 1. The first one: 'trn 7/a' is not a valid" in answer.json()["detail"]
+    )
+    assert prometheus.assemble(hot, now_s=time.time() + LATER_S) == 1
+    assert [node.name for node in Node.objects.all()] == [NODE]
+
+
+def test_a_clock_that_is_ahead_is_named_where_its_samples_are_missed(
+    write: Post, hot: HotStore, client: Client, settings: Settings
+) -> None:
+    settings.ANONYMOUS_READING = True
+    now_s = int(time.time())
+    assert write(packed(*monitor(), at_s=now_s)).status_code == 204
+    prometheus.assemble(hot, now_s=time.time() + LATER_S)
+    answer = write(packed(*monitor(), at_s=now_s + 300))
+
+    assert answer.status_code == 400
+    assert "s ahead of trnwatch's clock" in answer.json()["detail"]
+    assert "set the clock of the machine that scrapes" in client.get(f"/nodes/{NODE}/").text
+
+
 def test_what_is_sent_or_read_again_counts_once(write: Post, hot: HotStore) -> None:
     end = int(time.time())
     for at_s, done in ((end - 15, 100.0), (end, 130.0)):

@@ -22,6 +22,7 @@ from telemetry.ingest.prometheus import (
     samples_of,
     unpack,
 )
+from telemetry.units import DAY_S
 from telemetry.write_request import WriteRequest
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -449,13 +450,33 @@ def test_the_documented_filter_keeps_every_series_that_is_read() -> None:
     assert re.fullmatch(dropped[1], "node_cpu_seconds_total;user")
 
 
-def test_samples_of_the_future_or_of_long_ago_change_nothing() -> None:
-    node = NodeSeries()
-    for at_s in (AT_S + 3600, AT_S - 48 * 3600):
-        read = samples_of(message(*monitor(), at_s=at_s)).by_node["i-07"]
-        assert node.add(read, arrived_s=AT_S) == (0, len(read))
-    read = samples_of(message(*monitor(), at_s=AT_S)).by_node["i-07"]
-    assert node.add(read, arrived_s=AT_S)[0] == len(read)
+@pytest.mark.parametrize(
+    ("at_s", "reason"),
+    [
+        (AT_S + 61, "61 s ahead of trnwatch's clock"),
+        (AT_S + 60, None),
+        (AT_S - DAY_S, None),
+        (AT_S - 2 * DAY_S, "2.0 days old"),
+    ],
+)
+def test_samples_of_the_future_or_of_long_ago_are_rejected(
+    at_s: float, reason: str | None
+) -> None:
+    read = samples_of(message(*monitor(), at_s=at_s))
+    n_sent = len(read.by_node["i-07"])
+    rejected = read.reject_times(now_s=AT_S)
+
+    assert [n for _, n, _ in rejected] == ([] if reason is None else [n_sent])
+    assert (read.n_rejected, bool(read.by_node)) == (
+        (0, True) if reason is None else (n_sent, False)
+    )
+    assert (reason or "") in read.reason
+
+
+def test_series_that_are_not_used_are_never_rejected() -> None:
+    read = samples_of(message(("kube_pod_labels", {"label": "x" * 5_000}, 1.0)))
+
+    assert (read.n_ignored, read.n_rejected) == (1, 0)
 
 
 def test_ever_longer_gaps_are_covered_up_to_a_limit() -> None:
