@@ -176,9 +176,7 @@ def _note_refused_nodes(hot: HotStore, requests: Sequence[IngestRequest]) -> Non
             refused.append((name if NAME.fullmatch(name) else "", 1, str(request.problem)))
         elif delivery is not None and delivery.n_refused:
             name = delivery.node or request.node or ""
-            first = delivery.refused[0]
-            # The number of its line means nothing later.
-            reason = f"{first.field}: {first.reason}" if first.field else first.reason
+            reason = delivery.refused[0].problem
             refused.append((name if NAME.fullmatch(name) else "", delivery.n_refused, reason))
     note_refused(hot, "node", refused, now_s=time.time())
 

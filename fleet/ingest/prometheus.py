@@ -20,7 +20,7 @@ from fleet.ingest.rows import NAME, NAME_RULE, store_labels, store_row
 from fleet.models import Node
 from telemetry.blocks import METRICS, Block, FloatArray
 from telemetry.ingest.exporters import NamedBy, NodeName
-from telemetry.ingest.lines import RefusedError
+from telemetry.ingest.lines import Refusal, RefusedError
 from telemetry.ingest.neuron_monitor import Reading
 from telemetry.ingest.prometheus import MS, NodeSeries, Sample, WrittenSamples
 from telemetry.ingest.timing import shard_of
@@ -272,6 +272,8 @@ def _assemble(hot: HotStore, nodes: Sequence[str], *, now_s: float) -> dict[str,
         _fill(batches[node], complete, states[node], by_name.get(node), now_s=now_s)
     if batches:
         store_batches(hot, list(batches.values()))
+        refused = [(n, b.n_refused, b.refused[0].problem) for n, b in batches.items() if b.refused]
+        note_refused(hot, "node", refused, now_s=now_s)
     scraped = {
         node: Scrapes(shard_of(node), *states[node].scraped())
         for node, batch in batches.items()
@@ -302,6 +304,8 @@ def _fill(
         for tick in range(first, last + 1):
             earlier = by_tick.get(tick)
             by_tick[tick] = {**reading.values, **earlier} if earlier else reading.values
+        for reason in reading.rejected:
+            batch.refuse(Refusal(1, "", reason))
     batch.n_accepted, batch.period_s = len(readings), reading.period_s
     labels = {name: value for name, (value, _) in state.labels.items()}
     try:

@@ -59,8 +59,9 @@ ALIASES = {
     "host_id": "instance_id",
     "host_type": "instance_type",
 }
-# Container Insights numbers parts with their kind: core0, device3.
-NUMBERED = re.compile(r"(?:core|device|neuroncore|neurondevice)(\d+)")
+# Container Insights numbers parts with their kind: core0, device3. Others name a device by its
+# file: /dev/neuron3, nvidia3. Ids and PCI addresses tell no number.
+NUMBERED = re.compile(r"(?:(?:/dev/)?[A-Za-z]+[-_:]?)?([0-9]+)")
 # Labels that say what a value is: Prometheus gives them by its feature type-and-unit-labels.
 UNIT, TYPE = "__unit__", "__type__"
 # The process that a series is of; its series may stay after it has ended.
@@ -435,10 +436,20 @@ def common_labels(labels: Collection[tuple[str, str]]) -> dict[str, str]:
     for name, text in labels:
         if name in ALIASES and text:
             values.setdefault(ALIASES[name], text)
-    for part in (CORE, DEVICE):
-        if numbered := NUMBERED.fullmatch(values.get(part, "")):
-            values[part] = numbered[1]
     return values
+
+
+def part_of(row: Row, labels: Mapping[str, str]) -> str | None:
+    """Return the number of a series' part, or an EFA device's name; None for a name without one.
+
+    Devices are distinguished by their numbers: a place among the names that were seen would be
+    that of another device while some are missing. Of EFA devices only the order is known.
+    """
+    part = labels.get(row.part, "")
+    if not part or row.metric in _EFA.values():
+        return part
+    numbered = NUMBERED.fullmatch(part)
+    return str(int(numbered[1])) if numbered else None
 
 
 def host_of(address: str) -> str:

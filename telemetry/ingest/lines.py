@@ -133,9 +133,13 @@ class Refusal:
     field: str
     reason: str
 
+    @property
+    def problem(self) -> str:
+        """What is wrong; the number of its line means nothing later."""
+        return f"{self.field}: {self.reason}" if self.field else self.reason
+
     def __str__(self) -> str:
-        where = f"{self.field}: " if self.field else ""
-        return f"line {self.line}: {where}{self.reason}"
+        return f"line {self.line}: {self.problem}"
 
 
 @dataclass(slots=True, kw_only=True)

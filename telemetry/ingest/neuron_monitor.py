@@ -99,7 +99,7 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
     template; empty if the line had no report. ``seq`` rises within a ``stream``. ``n_efa`` is
     0 without EFA data. ``sidecars`` is what came along with the report, by kind. ``power_at_s``
     is when each device's power was measured, by the node's clock, NaN if unknown; empty without
-    new power.
+    new power. ``rejected`` says which values are left out, and why.
     """
 
     identity: NodeIdentity
@@ -114,6 +114,7 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
     n_efa: int = 0
     sidecars: Mapping[str, object] = {}
     power_at_s: tuple[float, ...] = ()
+    rejected: tuple[str, ...] = ()
 
     @property
     def is_numbered(self) -> bool:

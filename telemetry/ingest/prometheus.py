@@ -286,6 +286,12 @@ def recognise(labels: tuple[tuple[str, str], ...]) -> Series | None:
     # Only ECC counts may be those of the whole node.
     if row.part and not values.get(row.part) and row.metric not in exporters.ECC:
         return None
+    part = exporters.part_of(row, values)
+    if part is None:
+        raise RejectedError(
+            f"has {row.part}={values[row.part]!r}, which names no number: give the number that "
+            f'the driver counts, such as {row.part}="3" or "neuron3"'
+        )
     ours = {
         "job",
         row.part,
@@ -304,9 +310,7 @@ def recognise(labels: tuple[tuple[str, str], ...]) -> Series | None:
     if len(of) > MAX_OF_CHARS:
         of = blake2b(of.encode(), digest_size=12).hexdigest()
     process = values.get(PROCESS, "")[:MAX_PART].replace("|", "/")
-    key = SampleKey(
-        row.metric, values.get(row.part, ""), of, row.is_counter, is_delta=False, process=process
-    )
+    key = SampleKey(row.metric, part, of, row.is_counter, is_delta=False, process=process)
     identity = {
         field: values[label] for label, field in IDENTITY_LABELS.items() if values.get(label)
     }
@@ -687,12 +691,18 @@ class NodeSeries(msgspec.Struct):
             if known[0] >= oldest_ms or text in scrape.values
         }
         self._judge(exporter, scrape.at_ms, by_metric)
-        arrays = self._arrays(by_metric)
+        arrays, rejected = self._arrays(by_metric)
         if not arrays:
             return None
-        n_efa = len(self.parts.get("efa", ()))
-        identity = NodeIdentity(**self.identity)
-        return Reading(identity, self.shape, period_s, arrays, at_s=scrape.at_ms / MS, n_efa=n_efa)
+        return Reading(
+            NodeIdentity(**self.identity),
+            self.shape,
+            period_s,
+            arrays,
+            at_s=scrape.at_ms / MS,
+            n_efa=len(self.parts.get("efa", ())),
+            rejected=tuple(rejected),
+        )
 
     def _judge(
         self, exporter: ExporterState, at_ms: int, found: dict[str, dict[str, list[float]]]
@@ -733,7 +743,10 @@ class NodeSeries(msgspec.Struct):
         )
         return Shape(n_devices, max(n_devices * per_device, cores))
 
-    def _arrays(self, found: Mapping[str, Mapping[str, list[float]]]) -> dict[str, FloatArray]:
+    def _arrays(
+        self, found: Mapping[str, Mapping[str, list[float]]]
+    ) -> tuple[dict[str, FloatArray], list[str]]:
+        """Return values by part, and of which parts none are: the node does not have them."""
         values = {
             metric: {
                 part: max(some) if metric in METRICS_BY_MAX else math.fsum(some)
@@ -742,7 +755,7 @@ class NodeSeries(msgspec.Struct):
             for metric, of in found.items()
         }
         self._derive(values)
-        arrays = {}
+        arrays, rejected = {}, []
         for metric, by_part in values.items():
             if metric not in METRICS:
                 continue
@@ -760,8 +773,12 @@ class NodeSeries(msgspec.Struct):
                 )
                 if at < len(row):
                     row[at] = value
+                elif kind != "efa":
+                    rejected.append(
+                        f"{metric} of {kind} {part}, but the node has {len(row)}; the first is 0"
+                    )
             arrays[metric] = row[None]
-        return arrays
+        return arrays, rejected
 
     def _n_parts(self, kind: str, by_part: Mapping[str, float]) -> int:
         """Count the parts of a kind; new names are remembered, in natural order."""

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any
 
 import cramjam
@@ -11,9 +12,10 @@ from django.test import Client
 from pytest_django import Settings
 from redis import Redis
 
+from fleet.alerts.evaluate import watch
 from fleet.ingest import prometheus
 from fleet.ingest.nodes import IngestBatch, store_batches
-from fleet.models import Node, Run, Token
+from fleet.models import Alert, Node, Run, Token
 from fleet.runs.summaries import nodes_now
 from telemetry.detect.stopped import find_silent
 from telemetry.exporter.hardware import read_snapshot
@@ -84,6 +86,38 @@ def test_what_is_rejected_is_said_and_the_other_samples_stored(write: Post, hot:
     )
     assert prometheus.assemble(hot, now_s=time.time() + LATER_S) == 1
     assert [node.name for node in Node.objects.all()] == [NODE]
+
+
+def test_the_only_device_that_a_check_names_is_the_one_of_the_alert(
+    write: Post, hot: HotStore
+) -> None:
+    now_s = int(time.time())
+    check = {"instance": "10.0.0.7:9100", "instance_type": "trn1.32xlarge", "device": "neuron3"}
+    assert write(packed(("accelerator_unhealthy", check, 1.0), at_s=now_s)).status_code == 204
+    prometheus.assemble(hot, now_s=time.time() + LATER_S)
+    hot.gauge("listening_since_s", now_s - 60)
+    hot.gauge("watched_at_s", now_s - 1)
+    watch(hot, now=datetime.fromtimestamp(now_s, UTC))
+    alert = Alert.objects.get()
+    assert (alert.rule, alert.subject, alert.device) == ("device_unhealthy", "node:10.0.0.7", 3)
+
+
+def test_devices_that_a_node_cannot_have_are_refused_with_the_reason(
+    write: Post, hot: HotStore, client: Client, settings: Settings
+) -> None:
+    settings.ANONYMOUS_READING = True
+    now_s = int(time.time())
+    check = {"instance": "10.0.0.7:8000", "instance_id": NODE, "instance_type": "trn1.32xlarge"}
+    answer = write(packed(("accelerator_unhealthy", check | {"device": "a1b2"}, 1.0), at_s=now_s))
+    assert answer.status_code == 400
+    assert "device='a1b2', which names no number" in answer.json()["detail"]
+    for at_s in (now_s - 15, now_s):
+        beyond = ("accelerator_unhealthy", check | {"device": "neuron16"}, 1.0)
+        assert write(packed(*monitor(), beyond, at_s=at_s)).status_code == 204
+    # The first of two scrapes is complete.
+    assert prometheus.assemble(hot, now_s=time.time()) > 0
+    page = client.get(f"/nodes/{NODE}/").text
+    assert "device_unhealthy of device 16, but the node has 16" in page
 
 
 def test_a_clock_that_is_ahead_is_named_where_its_samples_are_missed(

@@ -364,6 +364,60 @@ def test_of_several_health_checks_the_worst_counts() -> None:
     assert reading.values["device_unhealthy"][0, 3] == 1
 
 
+@pytest.mark.parametrize(
+    "name", ["3", "03", "device3", "neuron3", "nvidia3", "/dev/neuron3", "GPU-3", "cuda:3"]
+)
+def test_a_device_has_the_number_of_its_name_also_alone(name: str) -> None:
+    for kind, n_devices in (("trn1.32xlarge", 16), ("", 4)):
+        host = {"instance": "10.0.0.7:9100", "device": name, "instance_type": kind}
+        _, (reading,) = node_after((AT_S, [("accelerator_unhealthy", host, 1.0)]))
+        health = reading.values["device_unhealthy"][0]
+        assert np.flatnonzero(health == 1).tolist() == [3]
+        assert (health.size, int(np.isfinite(health).sum())) == (n_devices, 1)
+        assert reading.rejected == ()
+
+
+@pytest.mark.parametrize("part", ["GPU-5fd4f087-86f3-7a43-b711-4771313afc50", "0000:10:1c.0"])
+def test_a_device_without_a_number_is_rejected(part: str) -> None:
+    host = {"instance": "10.0.0.7:9100", "instance_type": "p5.48xlarge"}
+    named = ("accelerator_unhealthy", host | {"device": part}, 1.0)
+    read = samples_of(message(named, ("accelerator_unhealthy", host | {"device": "0"}, 1.0)))
+    assert (read.n_rejected, [len(samples) for samples in read.by_node.values()]) == (1, [1])
+    assert f"device={part!r}, which names no number" in read.reason
+
+
+@pytest.mark.parametrize("name", ["16", "neuron16", "neuron123456789"])
+def test_a_device_that_the_node_does_not_have_is_rejected(name: str) -> None:
+    host = {"instance": "10.0.0.7:9100", "instance_type": "trn1.32xlarge"}
+    states = [
+        ("accelerator_unhealthy", host | {"device": each}, 1.0) for each in (name, "neuron2")
+    ]
+    _, (reading,) = node_after((AT_S, states))
+    health = reading.values["device_unhealthy"][0]
+    assert np.flatnonzero(health == 1).tolist() == [2]
+    (reason,) = reading.rejected
+    number = name.removeprefix("neuron")
+    assert reason.startswith(f"device_unhealthy of device {number}, but the node has 16")
+
+
+def test_efa_devices_are_numbered_in_the_order_of_their_names() -> None:
+    efa = {"instance": "10.0.0.7:9100", "instance_type": "trn1.32xlarge"}
+    names = ("rdmap16s27", "rdmap9s0", "rdmap160s27")
+    scrapes = [
+        (
+            AT_S + 15 * n,
+            [
+                ("node_amazonefa_tx_bytes", efa | {"device": name}, 15.0 * n * (i + 1))
+                for i, name in enumerate(names)
+            ],
+        )
+        for n in (0, 1)
+    ]
+    _, readings = node_after(*scrapes)
+    assert readings[-1].values["efa_tx_bytes_per_s"].tolist() == [[2.0, 1.0, 3.0]]
+    assert readings[-1].rejected == ()
+
+
 @pytest.mark.parametrize("exporter", EXPORTERS)
 def test_every_series_that_is_read_becomes_a_value(exporter: str) -> None:
     kind = "p5.48xlarge" if exporter == "dcgm" else "trn1.32xlarge"
