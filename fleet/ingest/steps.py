@@ -178,7 +178,7 @@ class StepIngest:
         ``up_s`` are, with ``sent_s``, the seconds since the sender's machine booted.
         Nothing is half kept: a call that fails may be made again.
         """
-        outcome, taken = StepIngestResult(), []
+        outcome, taken = StepIngestResult(), dict[int, StepReport]()
         # A sender's own clock, as of the moment of sending.
         delay_s = 0.0 if sent_s is None else arrived_s - sent_s
         numbered = [(n, line) for n, line in enumerate(lines, first_line) if line.strip()]
@@ -192,13 +192,13 @@ class StepIngest:
             except RefusedError as error:
                 outcome.refuse_line(number, line, error)
             else:
-                taken.append(report)
-        for report in taken:
+                taken[number] = report
+        for report in taken.values():
             # After the reports of workers, which create their nodes.
             if isinstance(report, RunLine) and report.node and report.node_labels:
                 store_labels(report.node, report.node_labels)
         outcome.skew_s, offset_s = self._observe_clock(
-            hot, taken, arrived_s=arrived_s, sent_s=sent_s, up_s=up_s
+            hot, [*taken.values()], arrived_s=arrived_s, sent_s=sent_s, up_s=up_s
         )
         self._keep(hot, taken, outcome, now_s=arrived_s, offset_s=offset_s)
         outcome.n_accepted += outcome.n_waiting
@@ -323,14 +323,16 @@ class StepIngest:
     def _keep(
         self,
         hot: HotStore,
-        taken: Sequence[StepReport],
+        numbered: Mapping[int, StepReport],
         outcome: StepIngestResult,
         *,
         now_s: float,
         offset_s: float,
     ) -> None:
-        if not taken:
+        """Keep reports, by the number of their line."""
+        if not numbered:
             return
+        taken = [*numbered.values()]
         trace_until_s = _save_members(hot, taken, now_s=now_s)
         if is_allowed("trace"):
             outcome.trace_s = max(0.0, trace_until_s - now_s)
@@ -343,14 +345,20 @@ class StepIngest:
             for report in taken
             if isinstance(report, StepLine)
         ]
-        n_new, whole = (
-            store_worker_steps(hot, worker_steps, now_s=now_s) if worker_steps else (0, [])
+        n_new, whole, others = (
+            store_worker_steps(hot, worker_steps, now_s=now_s) if worker_steps else (0, [], {})
         )
+        lines = [number for number, report in numbered.items() if isinstance(report, StepLine)]
+        for i, reason in others.items():
+            run, session, _ = worker_steps[i][0]
+            error = RefusedError("session", f"{session!r} {reason}")
+            outcome.refuse(error.at(lines[i]))
+            outcome.refused_of_runs.append((run, 1, str(error)))
         if whole:
             rows = {name: run for name, (_, run) in dict(self._runs).items()}
             outcome.n_steps = store_assembled(hot, whole, now_s=now_s, rows=rows)
-        outcome.n_repeated = len(worker_steps) - n_new
-        outcome.n_accepted = len(taken) - outcome.n_repeated
+        outcome.n_repeated = len(worker_steps) - n_new - len(others)
+        outcome.n_accepted = len(taken) - len(worker_steps) + n_new
 
 
 def store_reported_compiles(
@@ -474,10 +482,11 @@ def _merge_members(before: Member | None, new: Member) -> Member:
 
 def store_worker_steps(
     hot: HotStore, worker_steps: Sequence[tuple[Step, WorkerStep]], *, now_s: float
-) -> tuple[int, list[Step]]:
-    """Store worker steps; return how many were new, and the steps to assemble.
+) -> tuple[int, list[Step], dict[int, str]]:
+    """Store worker steps; return how many were new, the steps to assemble, and what is refused.
 
-    A repeat with a better time replaces the first copy, and its step is assembled again.
+    A repeat with a better time replaces the first copy, and its step is assembled again. Another
+    step with the number of a stored one is refused: its reason, by its place.
     """
     is_past = [each.ended_at_s < now_s - ROLLED_UP_S for _, each in worker_steps]
     # One after the other: all at once they take many times a request's bytes.
@@ -494,9 +503,30 @@ def store_worker_steps(
     )
     is_new, n_held, is_late = answers[1::5], answers[3::5], answers[4::5]
     is_late_by_step = dict(zip((step for step, _ in worker_steps), is_late, strict=True))
-    repeated = [each for each, new in zip(worker_steps, is_new, strict=True) if not new]
-    moved = _replace_moved(hot, repeated)
-    whole, known = {step for step in moved if is_late_by_step[step]}, []
+    repeated = [i for i, new in enumerate(is_new) if not new]
+    packed = hot.execute_all(
+        ("HGET", _key(worker_steps[i][0]), worker_steps[i][1].worker) for i in repeated
+    )
+    stored = {
+        i: msgspec.msgpack.decode(each, type=WorkerStep)
+        for i, each in zip(repeated, packed, strict=True)
+        if each
+    }
+    others = {
+        i: _why_other(worker_steps[i], before)
+        for i, before in stored.items()
+        if worker_steps[i][1].is_other_than(before)
+    }
+    moved = [
+        worker_steps[i]
+        for i, before in stored.items()
+        if i not in others and before.is_improved_by(worker_steps[i][1])
+    ]
+    hot.execute_all(
+        ("HSET", _key(step), repeat.worker, msgspec.msgpack.encode(repeat))
+        for step, repeat in moved
+    )
+    whole, known = {step for step, _ in moved if is_late_by_step[step]}, []
     for (step, worker_step), new, n, late in zip(
         worker_steps, is_new, n_held, is_late, strict=True
     ):
@@ -506,22 +536,17 @@ def store_worker_steps(
             whole.add(step)
     if known:
         hot.execute("ZREM", PENDING, *known)
-    return sum(is_new), sorted(whole)
+    return sum(is_new), sorted(whole), others
 
 
-def _replace_moved(hot: HotStore, repeated: Sequence[tuple[Step, WorkerStep]]) -> list[Step]:
-    """Replace stored reports that a repeat improves; return their steps."""
-    answers = hot.execute_all(("HGET", _key(step), repeat.worker) for step, repeat in repeated)
-    moved = [
-        (step, repeat)
-        for (step, repeat), packed in zip(repeated, answers, strict=True)
-        if packed and msgspec.msgpack.decode(packed, type=WorkerStep).is_improved_by(repeat)
-    ]
-    hot.execute_all(
-        ("HSET", _key(step), repeat.worker, msgspec.msgpack.encode(repeat))
-        for step, repeat in moved
+def _why_other(sent: tuple[Step, WorkerStep], stored: WorkerStep) -> str:
+    (_, _, number), worker_step = sent
+    later_s = worker_step.later_s(stored)
+    return (
+        f"has step {number} of {stored.worker} already, which ended {abs(later_s):,.0f} s "
+        f"{'before' if later_s > 0 else 'after'} this one: it is not stored. Give each start of "
+        "the job a session of its own"
     )
-    return [step for step, _ in moved]
 
 
 def overdue(hot: HotStore, *, now_s: float) -> list[Step]:

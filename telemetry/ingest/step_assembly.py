@@ -40,6 +40,8 @@ class WorkerStep(msgspec.Struct, array_like=True, gc=False, frozen=True):
     barrier_s: float | None = None
     collective_trace_s: float | None = None
     other_comm_s: float | None = None
+    # What was added to the worker's own times; unknown of what an older release stored.
+    correction_s: float = math.nan
 
     def is_improved_by(self, repeat: "WorkerStep") -> bool:
         """Whether a repeat of this report is placed elsewhere, by a better estimate.
@@ -48,6 +50,20 @@ class WorkerStep(msgspec.Struct, array_like=True, gc=False, frozen=True):
         """
         is_moved = abs(repeat.ended_at_s - self.ended_at_s) >= MOVED_S
         return is_moved and repeat.offset_s < self.offset_s
+
+    def later_s(self, other: "WorkerStep") -> float:
+        """By how much this report's step ended later, by the worker's own clock."""
+        return self.ended_at_s - self.correction_s - other.ended_at_s + other.correction_s
+
+    def is_other_than(self, stored: "WorkerStep") -> bool:
+        """Whether this is no repeat of a stored report of its number, but another step.
+
+        A repeat has the same end. A worker makes one step after the other, so the ends of two are
+        at least as far apart as the later one takes.
+        """
+        later_s = self.later_s(stored)
+        lasted_s = self.step_s if later_s > 0 else stored.step_s
+        return abs(later_s) >= max(MOVED_S, lasted_s)
 
 
 def worker_step_of(
@@ -79,6 +95,7 @@ def worker_step_of(
         line.barrier_s,
         line.collective_trace_s,
         line.other_comm_s,
+        correction_s,
     )
 
 

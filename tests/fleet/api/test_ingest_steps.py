@@ -79,6 +79,41 @@ def test_what_is_sent_again_counts_once(post: Post, hot: HotStore) -> None:
     assert hot.totals().tokens["real"] == 1000
 
 
+def test_steps_of_a_restart_in_the_same_session_are_refused_with_the_reason(
+    post: Post, hot: HotStore, admin_client: Client
+) -> None:
+    now_s = time.time()
+    for i in range(3):
+        post(*step_lines(1 + i, ended_at=now_s - 60 + i))
+    # From its checkpoint on, and further than the start before.
+    again = [line for i in range(3) for line in step_lines(2 + i, ended_at=now_s - 10 + i)]
+    answer = post(*again).json()
+
+    assert (answer["accepted"], answer["repeated"], answer["n_refused"]) == (4, 0, 8)
+    first = answer["refused"][0]
+    assert (first["line"], first["field"]) == (1, "session")
+    assert "has step 2 of trn-a already, which ended 49 s before this one" in first["reason"]
+    assert "Give each start of the job a session of its own" in first["reason"]
+    page = admin_client.get("/runs/real/").text
+    assert "8 reports refused within a minute: session: " in page
+    # The reason says what helps.
+    renamed = [json.loads(each) | {"session": "2"} for each in again]
+    answer = post(*(json.dumps(each).encode() for each in renamed)).json()
+    assert (answer["accepted"], answer["repeated"], answer["n_refused"]) == (12, 0, 0)
+
+
+@pytest.mark.parametrize(("moved_s", "n_refused"), [(0.9, 0), (1.0, 4), (-1.0, 4)])
+def test_a_repeat_ends_when_the_first_report_did(
+    post: Post, moved_s: float, n_refused: int
+) -> None:
+    """Two steps of one second end at least a second apart."""
+    ended_at = float(int(time.time()) - 30)
+    post(*step_lines(1, ended_at=ended_at))
+    answer = post(*step_lines(1, ended_at=ended_at + moved_s), line("run", **ABOUT)).json()
+
+    assert (answer["repeated"], answer["n_refused"]) == (4 - n_refused, n_refused)
+
+
 def test_the_first_report_makes_the_run_and_its_nodes(post: Post) -> None:
     post(line("run", **ABOUT), *step_lines(1, ended_at=time.time()))
     run = Run.objects.get(name="real")
