@@ -168,7 +168,9 @@ class WrittenSamples:
         for node, samples in list(self.by_node.items()):
             usable = [each for each in samples if -AHEAD_S <= now_s - each.at_ms / MS <= OLDEST_S]
             if n := len(samples) - len(usable):
-                late_s = now_s - max(each.at_ms for each in samples) / MS
+                # Of those that are rejected: others of the node may be in time.
+                times = {each.at_ms for each in samples} - {each.at_ms for each in usable}
+                late_s = now_s - max(times) / MS
                 reason = (
                     f"its samples are {-late_s:,.0f} s ahead of trnwatch's clock, at most "
                     f"{AHEAD_S} s are accepted: set the clock of the machine that scrapes"

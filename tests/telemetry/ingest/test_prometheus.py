@@ -527,6 +527,16 @@ def test_samples_of_the_future_or_of_long_ago_are_rejected(
     assert (reason or "") in read.reason
 
 
+def test_the_reason_is_about_samples_that_are_rejected_not_others_of_their_node() -> None:
+    """Two messages behind each other are one."""
+    read = samples_of(message(*monitor(), at_s=AT_S - 2 * DAY_S) + message(*monitor(), at_s=AT_S))
+    n_sent = len(read.by_node["i-07"])
+    [(_, n_rejected, reason)] = read.reject_times(now_s=AT_S)
+
+    assert "2.0 days old" in reason
+    assert n_rejected == len(read.by_node["i-07"]) == n_sent // 2
+
+
 def test_series_that_are_not_used_are_never_rejected() -> None:
     read = samples_of(message(("kube_pod_labels", {"label": "x" * 5_000}, 1.0)))
 
