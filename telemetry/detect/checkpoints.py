@@ -139,13 +139,14 @@ def _in_progress(
     if stall is None:
         return None
     said, said_by = activities(inputs, stall.since_s), tuple[str, ...]()
-    if said is not None and said.common == CHECKPOINT:
+    if said is not None:
+        # All save, or one does for all, and the others wait for it.
         said_by = tuple(node for node in inputs.nodes if said.doing.get(node) == CHECKPOINT)
     if not stall.loads.any():
         # What workers say does not show which node writes; hosts that write do.
         if said is None or not said_by:
             return None
-        return Checkpoint(said.lasts_s(inputs.now_s), inputs.now_s, accused, said_by)
+        return Checkpoint(said.lasts_s(CHECKPOINT, inputs.now_s), inputs.now_s, accused, said_by)
     nodes, writes = _writing(inputs, steps, stall.since_s, inputs.now_s)
     # Most nodes writing at one moment: a checkpoint.
     is_common = stall.loads.mean() > MOST or bool((writes.mean(axis=1) > MOST).any())

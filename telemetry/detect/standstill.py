@@ -30,7 +30,9 @@ CORES, HOST = "core_utilization_ratio", "vcpu_usage_ratio"
 MEMORY, LINKS = "hbm_bandwidth_bytes_per_s", "efa_tx_bytes_per_s"
 EXECUTIONS = "executions_completed_per_s"
 TRAINING = "training"
-STEP, CHECKPOINT, COMPILE = "step", "checkpoint", "compile"
+STEP, CHECKPOINT, COMPILE, OTHER = "step", "checkpoint", "compile", "other"
+# What workers say that they do, apart from steps and their input.
+ENDS = {CHECKPOINT, COMPILE, OTHER}
 STANDSTILLS = names_of(lambda rule: rule.is_standstill)
 Flags = NDArray[np.bool_]
 
@@ -478,9 +480,8 @@ class Activities:
         in_step = (heard for name, heard in self.heard_s.items() if self.doing[name] == STEP)
         return self.doing[node] != STEP and self.since_s[node] + CLOCKS_S < max(in_step, default=0)
 
-    def lasts_s(self, now_s: float) -> float:
-        """Seconds since the newest of the common activities began; 0 where none is common."""
-        name = self.common
+    def lasts_s(self, name: str, now_s: float) -> float:
+        """Seconds since the last node began an activity; 0 where none does it."""
         began_s = (since for node, since in self.since_s.items() if self.doing[node] == name)
         return now_s - max(began_s, default=now_s)
 

@@ -24,6 +24,7 @@ from telemetry.detect.standstill import (
     CORES,
     DEAD_S,
     ENDLESS,
+    ENDS,
     HEARTBEAT_S,
     HOST,
     LATE,
@@ -261,7 +262,7 @@ def hang(inputs: DetectionInput) -> list[Finding]:
 
     A run whose cores compute, whose hosts compile, read or write, or which is not training, is
     late but not hanging. Nodes that crashed and report again explain the others. Where workers say
-    what they do, a compile, a checkpoint or an evaluation of most of them ends.
+    what they do, a compile, a checkpoint or an evaluation ends, whether of all or of one for all.
 
     References
     ----------
@@ -280,13 +281,21 @@ def hang(inputs: DetectionInput) -> list[Finding]:
         return [_finding(inputs, stall, dead, cause=CRASHED)]
     if not lost(stall) and _all_ended(inputs, stall):
         return [replace(_finding(inputs, stall, (), cause=ENDED), severity="warn")]
-    if said is not None and said.common != STEP and not said.dead:
-        # An endless checkpoint is a slow one.
-        if said.common in {COMPILE, CHECKPOINT} or not _is_endless(inputs, stall):
-            return []
-    elif said is not None and stall.is_unobserved:
+    if said is not None and not said.dead and _ends(inputs, stall, said):
+        return []
+    if said is not None and (said.common == STEP or said.dead) and stall.is_unobserved:
         return _of_workers(inputs, stall, said)
     return _of_hardware(inputs, stall)
+
+
+def _ends(inputs: DetectionInput, stall: Standstill, said: Activities) -> bool:
+    """Whether what workers say that they do ends, or is the matter of another rule."""
+    if said.common == COMPILE or CHECKPOINT in said.doing.values():
+        # An endless checkpoint is a slow one.
+        return True
+    # All may wait for one that evaluates or compiles.
+    may_end = said.common != STEP or not ENDS.isdisjoint(said.doing.values())
+    return may_end and not _is_endless(inputs, stall)
 
 
 def _is_returning(inputs: DetectionInput) -> bool:
@@ -314,7 +323,7 @@ def _all_ended(inputs: DetectionInput, stall: Standstill) -> bool:
 
 def _of_workers(inputs: DetectionInput, stall: Standstill, said: Activities) -> list[Finding]:
     """Judge workers that say that they wait within their step: for one that does not, if any."""
-    if said.lasts_s(inputs.now_s) <= WAITING.of(stall.step_s):
+    if said.lasts_s(said.common, inputs.now_s) <= WAITING.of(stall.step_s):
         return []
     away = _rows(stall, [node for node in said.doing if said.is_away(node)]) or stall.absent
     is_late = bool(away) or stall.overdue_s > _slow_step_s(inputs)

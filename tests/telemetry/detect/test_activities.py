@@ -86,6 +86,18 @@ def test_what_the_workers_do_together_is_no_hang(activity: str) -> None:
     assert found(stopped(*[activity] * 4)) == []
 
 
+@pytest.mark.parametrize("activity", ["checkpoint", "other", "compile"])
+def test_what_one_worker_does_for_all_is_no_hang(activity: str) -> None:
+    """The first rank alone saves or evaluates, and the others wait for it in a collective."""
+    assert found(stopped(activity, "step", "step", "step", overdue_s=590)) == []
+
+
+@pytest.mark.parametrize("activity", ["other", "compile"])
+def test_what_one_worker_does_without_end_is_a_hang(activity: str) -> None:
+    data = stopped(activity, "step", "step", "step", overdue_s=700)
+    assert found(data) == [("hang", "hang", "steady")]
+
+
 def test_an_endless_evaluation_is_a_hang() -> None:
     assert found(stopped(*["other"] * 4, overdue_s=700)) == [("hang", "unknown", None)]
 
@@ -110,7 +122,7 @@ def test_a_said_checkpoint_is_slow_at_three_times_its_expected_time(
     assert all(each.evidence["is_expected"] for each in findings)
 
 
-@pytest.mark.parametrize("n_nodes_say_so", [3, 4])
+@pytest.mark.parametrize("n_nodes_say_so", [1, 3, 4])
 @pytest.mark.parametrize(("overdue_s", "n_found"), [(55, 0), (62, 1)])
 def test_a_said_checkpoint_is_slow_at_three_times_those_of_its_run(
     overdue_s: float, n_found: int, n_nodes_say_so: int
