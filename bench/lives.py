@@ -138,6 +138,12 @@ def evaluates(steps: Steps) -> None:
     steps.parts["other_s"][24::25] = 30.0
 
 
+def saves_on_first_rank(steps: Steps) -> None:
+    """Save under `if rank == 0`, for longer than a hang needs; the others wait for it."""
+    steps.parts["checkpoint_s"] = np.zeros_like(steps.own)
+    steps.parts["checkpoint_s"][39::60, 0] = 90.0
+
+
 def saves_while_training(steps: Steps) -> None:
     steps.own[19::20] += 0.3
     steps.compute[20::20] *= 1.06
@@ -240,6 +246,7 @@ LIVES = {
     "stopped": Life("SIGSTOP for two minutes", pauses=(300, 420), allows=("hang page", *ENDED)),
     "accumulation": replace(HOOKS, text="accumulation of changing depth", habit=accumulates),
     "evaluation": replace(HOOKS, text="evaluates each 25 steps", habit=evaluates),
+    "rank_saves": replace(HOOKS, text="rank 0 saves for all", habit=saves_on_first_rank),
     "async_checkpoints": replace(HOOKS, text="saves while it trains", habit=saves_while_training),
     "logging": replace(HOOKS, text="rank 0 logs each ten steps", habit=logs_on_first_rank),
     "schedule": replace(HOOKS, text="warm-up by batch size", habit=warms_up),
@@ -346,6 +353,7 @@ class Player:
         parts[waits] += habit.own.max(axis=1, keepdims=True) - habit.own
         for name, seconds in habit.parts.items():
             parts[name] = np.nan_to_num(parts[name]) + seconds
+            parts[waits] += seconds.max(axis=1, keepdims=True) - seconds
         longest_s = np.nansum([*parts.values()], axis=0).max(axis=1)
         ended_s = steps.ended_at_s - self.began
         if not self.life.agents:
@@ -418,12 +426,21 @@ class Player:
                 # As the package: of a process that reported nothing for so long.
                 if s - self.sent_s.get((k, slot), -FOREVER) >= BEATS_EVERY_S:
                     at = self.clock.now_s + self.life.skew_s(slot, s)
-                    doing = {"at": at, "activity": "step", "activity_s": 1.0}
+                    doing = {"at": at, "activity": self._activity(slot, s), "activity_s": 1.0}
                     self._add(start, slot, self._worker(k, start, slot) | {"kind": "beat"} | doing)
                     self.sent_s[k, slot] = s
             if start.ends and s == start.until_s:
                 for slot in slots:
                     self._add(start, slot, self._worker(k, start, slot) | {"kind": "end"})
+
+    def _activity(self, slot: int, s: int) -> str:
+        """Return what a worker does at a second: the parts that hooks see end its step."""
+        i = int(np.searchsorted(self.ended_s, s, side="right"))
+        for name in ("other", "checkpoint") if i < len(self.ended_s) else ():
+            part_s = float(np.nan_to_num(self.parts[f"{name}_s"][i, slot]))
+            if part_s and self.ended_s[i] - s < part_s:
+                return name
+        return "step"
 
     def _add(self, start: Start, slot: int, line: Mapping[str, object]) -> None:
         of = {"run": start.run, "session": start.session}

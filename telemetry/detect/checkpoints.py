@@ -64,13 +64,15 @@ def expected_checkpoint_s(*, n_parameters: float, n_nodes: int) -> float:
 class Checkpoint:
     """``took_s`` is the time so far if it is in progress; ``node`` wrote the longest.
 
-    ``said_by`` are the nodes whose workers say that they write it.
+    ``said_by`` are the nodes whose workers say that they write it, ``n_writers`` how many workers
+    reported that they wrote it: one may write it for all. Where nothing says so, all write.
     """
 
     took_s: float
     ended_s: float
     node: str | None
     said_by: tuple[str, ...] = ()
+    n_writers: int = 0
 
 
 def find_slow_checkpoint(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
@@ -105,7 +107,9 @@ def find_slow_checkpoint(inputs: DetectionInput, steps: StepBatch) -> list[Probl
     if inputs.now_s - ended_s > MINUTE_S and not (held and under_way is not None):
         return []
     node = accused or _slowest(*_writing(inputs, steps, ended_s - took_s, ended_s))
-    found = _check(inputs, steps, taken[:-1], Checkpoint(took_s, ended_s, node))
+    n_writers = int((steps.phases[PHASE][row] > 0).sum())
+    this = Checkpoint(took_s, ended_s, node, n_writers=n_writers)
+    found = _check(inputs, steps, taken[:-1], this)
     return [] if found is None else [found]
 
 
@@ -113,7 +117,7 @@ def _check(
     inputs: DetectionInput, steps: StepBatch, earlier: list[tuple[int, float]], this: Checkpoint
 ) -> Problem | None:
     """Compare a checkpoint with ``earlier`` ones: (row, seconds) each."""
-    usual_s, is_expected = _usual_s(inputs, steps, earlier, this.ended_s)
+    usual_s, is_expected = _usual_s(inputs, steps, earlier, this)
     limit_s = max(inputs.limit(RULE, RATIO) * usual_s, usual_s + LEAST_S)
     if not np.isfinite(usual_s) and this.said_by:
         # What is usual is unknown, but workers say what takes so long.
@@ -194,19 +198,19 @@ def _durations(steps: StepBatch) -> list[tuple[int, float]]:
 
 
 def _usual_s(
-    inputs: DetectionInput, steps: StepBatch, taken: list[tuple[int, float]], ended_at_s: float
+    inputs: DetectionInput, steps: StepBatch, taken: list[tuple[int, float]], this: Checkpoint
 ) -> tuple[float, bool]:
     """Usual duration of a checkpoint in seconds, infinity: unknown; whether it is by its size.
 
     The fastest earlier checkpoint counts, so several slow ones do not become usual. With half the
-    nodes, each writes twice as much.
+    nodes, each writes twice as much; one that writes for all writes it all.
     """
     for alert in inputs.open_problems:
         held = alert.evidence.get("baseline_phase_s")
         if phase_of(alert.cause) == PHASE and held is not None:
             return float(held), bool(alert.evidence.get("is_expected"))
     earlier = [took_s for _, took_s in taken]
-    before_s = min(steps.ended_at_s[:1].tolist(), default=ended_at_s)
+    before_s = min(steps.ended_at_s[:1].tolist(), default=this.ended_s)
     if not earlier and inputs.earlier is not None:
         before_s = inputs.now_s - OLDEST_S
         past = inputs.earlier(before_s)
@@ -216,12 +220,13 @@ def _usual_s(
         earlier = [
             OPENING_S + max(0.0, took_s - OPENING_S) * float(n_then[row]) / n_now
             for row, took_s in _durations(past)
-            if past.ended_at_s[row] < ended_at_s
+            if past.ended_at_s[row] < this.ended_s
         ]
     if len(earlier) < ENOUGH_CHECKPOINTS and inputs.saved is not None:
         earlier += inputs.saved(before_s)
     if len(earlier) >= ENOUGH_CHECKPOINTS or (earlier and inputs.checkpoint_s is None):
         return min(earlier), False
-    n_nodes = max(1, len(training_nodes(inputs, steps)))
-    due_s = (inputs.checkpoint_s or np.inf) * max(1.0, len(inputs.nodes) / n_nodes)
+    n_writers = len(this.said_by) or this.n_writers or np.inf
+    n_writers = max(1, min(n_writers, len(training_nodes(inputs, steps))))
+    due_s = (inputs.checkpoint_s or np.inf) * max(1.0, len(inputs.nodes) / n_writers)
     return min([*earlier, due_s]), due_s < min(earlier, default=np.inf)

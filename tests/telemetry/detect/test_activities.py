@@ -122,6 +122,14 @@ def test_a_said_checkpoint_is_slow_at_three_times_its_expected_time(
     assert all(each.evidence["is_expected"] for each in findings)
 
 
+@pytest.mark.parametrize(("overdue_s", "rules"), [(355, []), (365, ["checkpoint_slow"])])
+def test_one_worker_that_saves_for_all_writes_as_much_as_all(
+    overdue_s: float, rules: list[str]
+) -> None:
+    data = stopped("checkpoint", "step", "step", "step", overdue_s=overdue_s)
+    assert [each.rule for each in find(replace(data, checkpoint_s=30.0))] == rules
+
+
 @pytest.mark.parametrize("n_nodes_say_so", [1, 3, 4])
 @pytest.mark.parametrize(("overdue_s", "n_found"), [(55, 0), (62, 1)])
 def test_a_said_checkpoint_is_slow_at_three_times_those_of_its_run(
