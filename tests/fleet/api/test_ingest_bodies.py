@@ -4,7 +4,6 @@ import gc
 import gzip
 import json
 import random
-import time
 import tracemalloc
 import zlib
 from collections.abc import Callable
@@ -112,12 +111,10 @@ def test_a_bomb_is_defused(
     bomb = pack(b"\0" * 200 * MB)
     assert len(bomb) < 3 * MB
 
-    began = time.process_time()
     response = post(bomb, Content_Encoding=encoding)
 
     assert response.status_code == 413
     assert "once unpacked" in response.json()["detail"]
-    assert time.process_time() - began < 5
     assert hot.shards() == ()
 
 
