@@ -175,6 +175,13 @@ def warms_up(steps: Steps) -> None:
     steps.tokens *= grows
 
 
+def varies_batches(steps: Steps) -> None:
+    """Batches of sequences that are not packed: each step has other tokens, and takes as long."""
+    share = 1.0 + 0.1 * np.random.default_rng(SEED).standard_normal(len(steps.tokens))
+    steps.compute *= share[:, None]
+    steps.tokens *= share
+
+
 HOOKS = Life("", agents=False, tier="hooks_only")
 LIVES = {
     "plain": Life("nothing happens"),
@@ -250,6 +257,7 @@ LIVES = {
     "async_checkpoints": replace(HOOKS, text="saves while it trains", habit=saves_while_training),
     "logging": replace(HOOKS, text="rank 0 logs each ten steps", habit=logs_on_first_rank),
     "schedule": replace(HOOKS, text="warm-up by batch size", habit=warms_up),
+    "batches": replace(HOOKS, text="each step has other tokens", habit=varies_batches),
     "epochs": replace(HOOKS, text="loaders restart each 40 steps", habit=restarts_loaders),
     "recompiles": replace(HOOKS, text="compiles new shapes", habit=compiles_again),
     "profiler": replace(HOOKS, text="profiles each 50th step", habit=profiles),

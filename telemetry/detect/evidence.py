@@ -8,52 +8,12 @@ import numpy as np
 from telemetry.blocks import FloatArray
 from telemetry.detect.findings import LEAD_S, CauseScore, Problem
 from telemetry.detect.inputs import DetectionInput
-from telemetry.detect.steps import AFTER_PAUSE, N_SINCE, PAUSE_S, SAME_RATIO
-from telemetry.evidence.noise import BoolArray
+from telemetry.detect.steps import N_SINCE
 from telemetry.statistics.peers import median, middle, noise
-from telemetry.steps import StepBatch, once
+from telemetry.steps import StepBatch
 
 # How many of the newest steps describe the present.
 NEWEST_STEPS = 5
-
-
-def is_same(was: FloatArray, now: FloatArray, *, least: float = 0.0) -> BoolArray:
-    """Whether figures of what a run does, as its tokens, differ by no more than rounding."""
-    return np.asarray(np.abs(was - now) <= np.maximum(least, SAME_RATIO * np.abs(now)))
-
-
-def alike(
-    step: FloatArray,
-    ended_s: FloatArray,
-    step_s: FloatArray,
-    tokens: FloatArray,
-    n_workers: FloatArray,
-) -> BoolArray:
-    """Which steps did the work of the newest one, on as many workers: (n_steps,) each.
-
-    The first ones of a process take longer: those of the run, and those after a pause. A lost
-    report is no change: of one worker, or of one in a hundred.
-    """
-    n_missing = np.diff(step, prepend=step[:1] - 1) - 1
-    with np.errstate(invalid="ignore"):
-        paused_s = np.diff(ended_s, prepend=ended_s[:1]) - step_s - n_missing * median(step_s)
-        same = is_same(tokens, tokens[-1:]) & is_same(n_workers, n_workers[-1:], least=1.0)
-    first = np.append(0.0, step[paused_s > PAUSE_S])
-    since = np.searchsorted(first, step, side="right") - 1
-    return np.asarray(same & (step - first[np.maximum(since, 0)] >= AFTER_PAUSE))
-
-
-@once
-def comparable(steps: StepBatch) -> StepBatch:
-    """Keep the steps that are `alike`; all while there are none."""
-    rows = alike(
-        steps.step.astype(float),
-        steps.ended_at_s,
-        steps.step_s,
-        np.nan_to_num(steps.tokens),
-        np.isfinite(steps.phases["compute_s"]).sum(axis=1).astype(float),
-    )
-    return steps if rows.all() or not rows.any() else steps[rows]
 
 
 def performance_victims(

@@ -18,13 +18,7 @@ import numpy as np
 
 from telemetry.blocks import FloatArray, mean
 from telemetry.detect.causes import CLASSES, UNKNOWN
-from telemetry.detect.evidence import (
-    NEWEST_STEPS,
-    alike,
-    evidence_of,
-    is_same,
-    performance_victims,
-)
+from telemetry.detect.evidence import NEWEST_STEPS, evidence_of, performance_victims
 from telemetry.detect.explain import SIZES
 from telemetry.detect.findings import Finding, Problem
 from telemetry.detect.inputs import DetectionInput
@@ -32,6 +26,7 @@ from telemetry.detect.quantities import Kind
 from telemetry.detect.rules import RULES, SEVERITIES
 from telemetry.detect.shifts import Shift
 from telemetry.detect.steps import FIRST_VALUES, LEAST_S, N_BEFORE, N_SINCE, PAUSE_S
+from telemetry.detect.work import alike, is_same
 from telemetry.evidence import budget, student
 from telemetry.evidence.noise import PRIOR_FAR, PRIOR_FAR_VALUES, BoolArray
 from telemetry.evidence.sequential import YEAR_S, alarm_level

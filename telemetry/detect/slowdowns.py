@@ -1,6 +1,6 @@
 """What slows a run: one problem per explanation, from its evidence.
 
-1. Steps and hardware are folded into tests, each value once.
+1. Steps (of equal work: `Work`) and hardware are folded into tests, each value once.
 2. A shift above its level that no open problem explains opens one.
 3. Effects of all quantities since its onset give its cause and place (`explain`).
 4. What that signature says of a shift, or does not say, is explained by it; the rest is looked at
@@ -29,13 +29,7 @@ from telemetry.detect.causes import (
     symptoms_json,
 )
 from telemetry.detect.checkpoints import find_slow_checkpoint
-from telemetry.detect.evidence import (
-    clearer,
-    comparable,
-    evidence_of,
-    own_time,
-    performance_victims,
-)
+from telemetry.detect.evidence import clearer, evidence_of, own_time, performance_victims
 from telemetry.detect.explain import (
     NAMED,
     SIZES,
@@ -69,6 +63,7 @@ from telemetry.detect.shares import SHARE, Shares, find_share
 from telemetry.detect.shifts import Effect, Effects, Shift
 from telemetry.detect.standstill import OLDEST_S
 from telemetry.detect.steps import QUICK, RUN, WORKER, Baseline, Steps, Usual
+from telemetry.detect.work import Work, comparable
 from telemetry.evidence.noise import IntArray
 from telemetry.statistics.peers import mean, median
 from telemetry.steps import StepBatch
@@ -178,7 +173,7 @@ class RunWatch:
     def __init__(self, inputs: DetectionInput) -> None:
         self.steps = Steps(n_stages=inputs.n_stages, false_per_year=false_per_year(inputs)[0])
         self.parts = _parts(inputs)
-        self.shares = Shares()
+        self.shares, self.work = Shares(), Work()
         self.problems: list[Tracked] = []
         # The same as findings show them, and what could be found in the run.
         self.shown: list[Problem] = []
@@ -581,6 +576,7 @@ def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) 
     if watch.parts.is_stale(inputs.now_s):
         watch.parts = watch.parts.unread()
         watch.resume()
+    inputs = watch.work.of(inputs)
     watch.update(inputs, is_share_open=SHARE in open_rules)
     found = [*watch.shown]
     steps = inputs.steps.reported

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from telemetry.blocks import FloatArray
-from telemetry.detect.evidence import comparable
 from telemetry.detect.findings import Finding
 from telemetry.detect.inputs import DetectionInput, OpenProblem
 from telemetry.detect.shares import LAYOUT, N_STEPS, SHARE, Shares
 from telemetry.detect.slowdowns import find_slowdowns
+from telemetry.detect.work import comparable
 from telemetry.simulate.plan import Noise, Plan, RunSpec
 from telemetry.simulate.shard import played_steps, start_clock
 from telemetry.steps import PHASES, StepBatch
