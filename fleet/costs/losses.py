@@ -11,6 +11,7 @@ from fleet.alerts.evidence import Evidence
 from fleet.models import Alert, Run
 from fleet.models.annotation import moment_of
 from telemetry.blocks import FloatArray, mean
+from telemetry.statistics.peers import GAUSSIAN, middle
 from telemetry.steps import StepBatch
 from telemetry.store.history import run_steps
 from telemetry.store.reading import Source
@@ -24,6 +25,8 @@ LEAST_STEPS = 3
 PACE_STEPS = 20
 # Steps of another size than before are no measure of what was lost.
 SAME_TOKENS_RATIO = 0.02
+# Standard errors within which a median is by chance.
+CHANCE = 3.0
 # After this many typical steps without one, the time up to now counts too.
 OVERDUE_STEPS = 2.0
 TINY_S = 1e-3
@@ -33,11 +36,15 @@ SETTLED = timedelta(minutes=10)
 
 @dataclass(frozen=True, slots=True)
 class RunPace:
-    """A run's pace before the alert: median seconds per step, and its last step."""
+    """A run's pace before the alert: median seconds per step, and its last step.
+
+    Tokens of its steps are the median, and how far they scatter: a standard deviation.
+    """
 
     usual_s: float
     n_steps: int
     tokens: float
+    tokens_scatter: float
     checkpoint_s: float
     step: int
     ended_at_s: float
@@ -89,7 +96,9 @@ def measure_cost(source: Source, alert: Alert, *, until: datetime) -> Cost | Non
     after = run_steps(source, alert.run.name, start_s=start_s, end_s=until_s)
     if len(after):
         more = abs(float(np.median(after.tokens)) - before.tokens)
-        if not more <= SAME_TOKENS_RATIO * before.tokens:
+        # Batches that are not packed vary: a median of few is that far off by chance.
+        by_chance = CHANCE * before.tokens_scatter * np.sqrt(np.pi / 2 / len(after))
+        if not more <= max(SAME_TOKENS_RATIO * before.tokens, by_chance):
             return None
     return _compared(alert, alert.run, before, after, until_s)
 
@@ -105,6 +114,7 @@ def pace_before(source: Source, run: Run, *, onset_s: float, needs_long: bool) -
                 usual_s=float(np.median((steps.step_s - _planned_s(steps))[-PACE_STEPS:])),
                 n_steps=len(steps.last(PACE_STEPS)),
                 tokens=float(np.median(steps.tokens)),
+                tokens_scatter=GAUSSIAN * middle(np.abs(steps.tokens - middle(steps.tokens))),
                 checkpoint_s=float(np.median(saved)) if len(saved) else float("nan"),
                 step=int(steps.step[-1]),
                 ended_at_s=float(steps.ended_at_s[-1]),

@@ -156,6 +156,23 @@ def test_a_slow_checkpoint_costs_what_it_takes_beyond_the_usual(hot: HotStore, m
     assert cost.lost_s == pytest.approx(40, abs=0.1)
 
 
+@pytest.mark.parametrize("n_slow", [5, 60])
+def test_batches_that_vary_from_step_to_step_are_one_pace(
+    hot: HotStore, make: Make, n_slow: int
+) -> None:
+    rng = np.random.default_rng(4)
+    for first, n, since_s, each_s in ((1, 100, NOON_S - 200, 2.0), (101, n_slow, NOON_S, 3.0)):
+        done = steps(n_steps=n, first=first, ended_at_s=since_s + each_s)
+        done.phases["compute_s"][:] = each_s
+        tokens = done.tokens * (1 + 0.1 * rng.standard_normal(n))
+        hot.append_steps(
+            replace(done, ended_at_s=done.ended_at_s + each_s * np.arange(n), tokens=tokens)
+        )
+    cost = measure_cost(hot, make(), until=NOON + timedelta(seconds=3 * n_slow + 1))
+    assert cost is not None
+    assert cost.lost_s == pytest.approx(n_slow, rel=0.01)
+
+
 def test_another_batch_is_another_pace(hot: HotStore, make: Make) -> None:
     hot.append_steps(steps(n_steps=100, ended_at_s=NOON_S - 200, compute_s=2.0, tokens=4096))
     hot.append_steps(
