@@ -12,12 +12,12 @@ from telemetry.steps import StepBatch, WorkerState
 from tests.telemetry.detect.runs import CHARACTERS, T0, Machines, inputs, steps_of
 
 
-def steps(*took_s: float, since: int = 2) -> StepBatch:
+def steps(*took_s: float, since: int = 2, n_writers: int = 4) -> StepBatch:
     """Return steps with checkpoints, the last one some steps ago."""
     n_steps = 10 * len(took_s) + since
     written = np.zeros((n_steps, 4))
     for i, seconds in enumerate(took_s):
-        written[n_steps - since - 10 * (len(took_s) - 1 - i)] = seconds
+        written[n_steps - since - 10 * (len(took_s) - 1 - i), :n_writers] = seconds
     return steps_of(np.ones((n_steps, 4)), checkpoint_s=written)
 
 
@@ -52,6 +52,11 @@ def test_the_first_is_compared_with_what_its_size_should_take() -> None:
     assert found_in(steps(2.9 * usual_s), checkpoint_s=usual_s) == []
     assert len(found_in(steps(3.1 * usual_s), checkpoint_s=usual_s)) == 1
     assert found_in(steps(60.0)) == []
+
+
+def test_one_that_a_worker_writes_for_all_should_take_as_many_times_as_long() -> None:
+    assert found_in(steps(11.9 * 20.0, n_writers=1), checkpoint_s=20.0) == []
+    assert len(found_in(steps(12.1 * 20.0, n_writers=1), checkpoint_s=20.0)) == 1
 
 
 def test_it_is_news_for_a_minute() -> None:
