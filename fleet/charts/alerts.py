@@ -6,13 +6,14 @@ from datetime import datetime
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
 
 from fleet.alerts.causes import cause_text, part_text
 from fleet.alerts.evidence import WAITED, Evidence, has_late_worker
 from fleet.alerts.record import recorded
 from fleet.charts.figures import Chart, ChartLine, Heat, Mark, Shade
 from fleet.charts.nodes import NodeChart, chart_of_metric, node_figure, note_of
-from fleet.charts.runs import PER_STEP, run_figure, worker_places
+from fleet.charts.runs import PER_STEP, run_figure, with_gaps, worker_places
 from fleet.charts.windows import Window
 from fleet.formatting import figure as written
 from fleet.formatting import percent, seconds
@@ -177,6 +178,8 @@ def alert_window(alert: Alert, *, now: datetime) -> Window:
 OF_LOSS = names_of(lambda rule: rule.charts_loss)
 
 
+OwnTimes = tuple[StepBatch, FloatArray, NDArray[np.bool_]]
+
 # What a worker does itself, while the others wait for it.
 OWN_PHASES = ("compute_s", "input_s", "other_s")
 OWN_TIME = f"compute, input and other, {PER_STEP}"
@@ -211,6 +214,8 @@ def charts_of(alert: Alert) -> Sequence[AlertChart]:
         words = "host vCPUs in use: computing or polling, or neither"
         charts.append(AlertChart("by-node", "vCPU use by host", "bars", words))
     if _own_time_of(alert) is not None:
+        title = f"Own time of {alert.node}"
+        charts.insert(0, AlertChart("own-time", title, "lines", f"{OWN_TIME}, next to its peers"))
         charts.append(AlertChart("workers", "Own time by worker", "bars", OWN_TIME))
     elif evidence.wait_by_worker or alert.rule in WAITED:
         words = PER_STEP
@@ -232,7 +237,7 @@ def charts_of(alert: Alert) -> Sequence[AlertChart]:
 
 def leads_of(charts: Sequence[AlertChart]) -> Sequence[AlertChart]:
     """Return the two charts that tell most: the culprit against its peers, and the steps."""
-    wanted = ("by-node", "culprit", "workers", "loss", "share")
+    wanted = ("by-node", "culprit", "own-time", "workers", "loss", "share")
     ranked = sorted(
         charts, key=lambda each: wanted.index(each.name) if each.name in wanted else len(wanted)
     )
@@ -266,6 +271,8 @@ def alert_figure(
         )
     elif chart == "workers":
         figure = _workers(source, alert, window)
+    elif chart == "own-time":
+        figure = _own_time(source, alert, window)
     else:
         run = alert.run
         figure = run_figure(source, run, chart, window, long_term=long_term) if run else None
@@ -292,10 +299,16 @@ def rest_of(alert: Alert, chart: str) -> tuple[float, float | None] | None:
     evidence = Evidence(seen.alert.evidence)
     figures = {
         "culprit": evidence.culprit.value,
+        "own-time": _own_time_of(alert),
         "phases": evidence.number("step_s"),
         "share": evidence.number("share_ratio"),
     }
     return seen.worst.at_s, figures.get(chart)
+
+
+def own_time_chart(alert: Alert) -> AlertChart | None:
+    """Return the chart that sets a slow worker apart: in means of workers it does not show."""
+    return next((each for each in charts_of(alert) if each.name == "own-time"), None)
 
 
 def culprit_words(alert: Alert, chart: str) -> str:
@@ -324,7 +337,7 @@ def _workers(source: Source, alert: Alert, window: Window) -> Chart | None:
         return None
     broken = replace(window, start=int(alert.onset_at.timestamp()))
     if (own_s := _own_time_of(alert)) is not None:
-        return _own_time(source, alert, broken, own_s)
+        return _own_time_by_worker(source, alert, broken, own_s)
     phase = phase_of(alert.cause)
     if phase is not None and phase in COMPARED_PHASES:
         return _phase(source, alert.run, phase, broken)
@@ -365,16 +378,39 @@ def _own_time_of(alert: Alert) -> float | None:
     return culprit.value if culprit.metric == "own_s" else None
 
 
-def _own_time(source: Source, alert: Alert, window: Window, own_s: float) -> Chart | None:
-    """Draw how long each worker works per step, in those steps of which the text is."""
+def _own_times(source: Source, alert: Alert, window: Window) -> OwnTimes | None:
+    """Return steps by worker, the own time of each: (n_steps, n_workers), and who is accused."""
     run, node = alert.run, alert.node
     if run is None or node is None:
         return None
     steps = _steps_by_worker(source, run, window).reported.timed
     is_here = np.array([name.partition("/")[0] == node.name for name in steps.workers], bool)
-    if not len(steps) or not is_here.any():
+    return (steps, steps.sum_phases(OWN_PHASES), is_here) if len(steps) and is_here.any() else None
+
+
+def _own_time(source: Source, alert: Alert, window: Window) -> Chart | None:
+    """Draw how long the culprit works per step, and the median of its peers."""
+    known = _own_times(source, alert, window)
+    if known is None:
         return None
-    own = steps.sum_phases(OWN_PHASES)
+    steps, own_s, is_here = known
+    drawn = [(str(alert.node), np.fmax.reduce(own_s[:, is_here], axis=1), "bad")]
+    if n_peers := int((~is_here).sum()):
+        peers = f"median of {n_peers} peers" if n_peers > 1 else "its peer"
+        drawn.append((peers, median(own_s[:, ~is_here]), "compute"))
+    t_s, values = with_gaps(steps, np.stack([own for _, own, _ in drawn], axis=1))
+    lines = [ChartLine(label, values[:, i], role) for i, (label, _, role) in enumerate(drawn)]
+    return Chart("s", lines, t_s, window=(window.start, window.end), has_gaps=True)
+
+
+def _own_time_by_worker(
+    source: Source, alert: Alert, window: Window, own_s: float
+) -> Chart | None:
+    """Draw how long each worker works per step, in those steps of which the text is."""
+    known = _own_times(source, alert, window)
+    if known is None:
+        return None
+    steps, own, is_here = known
     newest = sliding_window_view(own, min(NEWEST_STEPS, len(own)), axis=0)
     medians = median(newest)
     far_s = np.abs(np.fmax.reduce(medians[:, is_here], axis=1) - own_s)

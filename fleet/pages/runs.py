@@ -16,6 +16,7 @@ from django.views.decorators.http import require_safe
 from fleet.alerts.impact import impact_of, worst_first
 from fleet.alerts.text import AlertText, brief
 from fleet.charts import runs as charts
+from fleet.charts.alerts import own_time_chart
 from fleet.charts.deviations import SIGNALS, Signal
 from fleet.charts.heat import HeatGroup, heat_groups
 from fleet.charts.readings import fleet_readings
@@ -367,6 +368,8 @@ def run_detail(request: HtmxRequest, name: str) -> HttpResponse:
     elif run.finished_at is None and not context.get("log") and not context.get("trace"):
         context |= inputs_context(run, context["members"], now=now)
     alerts = [each.alert for each in context["alerts"]]
+    apart = ((alert, own_time_chart(alert)) for alert in alerts)
+    context["apart"] = next(((alert, chart) for alert, chart in apart if chart), None)
     drawn = charts_of(hot_store(), run, alerts)
     context["charts"] = [with_loss_view(request, chart) for chart in drawn]
     context |= trace_page(request, run) | {"similar_runs": similar_runs_panel(run)}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fleet.alerts.record import Observation
-from fleet.charts.alerts import alert_figure, alert_window, charts_of
+from fleet.charts.alerts import alert_figure, alert_window, charts_of, leads_of
 from fleet.charts.figures import Chart
 from fleet.charts.runs import PER_STEP
 from fleet.models import Alert, Node, Run
@@ -180,6 +180,33 @@ def test_own_time_is_drawn_where_the_text_names_it(hot: HotStore, make: Make, ru
     drawn_s = dict(zip(chart.labels, chart.lines[0].values, strict=True))
     assert drawn_s == pytest.approx({"limping": 3.1, "steady": 2.0})
     assert chart.culprit == (list(chart.labels).index("limping"), "culprit")
+
+
+def test_own_time_over_time_shows_the_culprit_next_to_its_peers(
+    hot: HotStore, make: Make, run: Run
+) -> None:
+    Run.objects.update(n_nodes=2)
+    run.refresh_from_db()
+    slow = steps(n_steps=8, ended_at_s=NOON_S, compute_s=[2.0, 3.1], transfer_s=0.2)
+    hot.append_steps(slow)
+    figure = {"metric": "own_s", "value": 3.1, "peers_median": 2.0, "unit": "s"}
+    alert = make(
+        rule="step_slow",
+        cause="slow_compute",
+        subject="run:llama",
+        run=run,
+        evidence={"kind": "waiting", "culprit": figure},
+    )
+    later = NOON.replace(minute=2)
+    chart = alert_figure(hot, alert, "own-time", alert_window(alert, now=later), now=later)
+
+    # It is what a message shows, too: the first chart over time.
+    assert names(alert)[0] == "own-time"
+    assert [each.name for each in leads_of(charts_of(alert))] == ["own-time", "phases"]
+    assert isinstance(chart, Chart)
+    drawn_s = {line.label: line.values for line in chart.lines}
+    assert drawn_s["limping"] == pytest.approx(3.1)
+    assert drawn_s["its peer"] == pytest.approx(2.0)
 
 
 def test_hosts_stand_side_by_side_where_that_shows_who_is_stuck(hot: HotStore, make: Make) -> None:

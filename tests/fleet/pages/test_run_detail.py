@@ -100,6 +100,18 @@ def test_the_caption_names_a_late_worker_only_where_one_was_found(
     assert ("all others wait for the one with the shortest bar" in caption(page)) == accuses
 
 
+def test_a_worker_that_computes_slowly_is_drawn_apart_from_the_mean_of_all(
+    page: Page, client: Client, alive: Run, fired: Callable[..., Alert]
+) -> None:
+    assert "own-time" not in page("/runs/llama/")
+
+    figure = {"metric": "own_s", "value": 1.5, "peers_median": 1.3, "unit": "s"}
+    alert = fired(cause="slow_compute", evidence={"kind": "waiting", "culprit": figure})
+    assert "Own time of limping" in page("/runs/llama/")
+    drawn = client.get(f"/alerts/{alert.pk}/charts/own-time?window=15m").json()
+    assert [line["label"] for line in drawn["series"]] == ["limping", "its peer"]
+
+
 def test_it_lists_its_nodes_with_their_state(page: Page, alert: Alert, silent: Node) -> None:
     text = page("/runs/llama/")
 
