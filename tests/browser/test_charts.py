@@ -134,3 +134,59 @@ def test_a_cell_of_a_heat_map_and_a_bar_lead_to_their_pages(page: Page, fleet: s
     assert box is not None
     over.click(position={"x": box["width"] * 0.75, "y": box["height"] - 5})
     page.wait_for_url(f"{fleet}/nodes/limping/?window=15m")
+
+
+# The labels that charts write, as text and box in pixels of the canvas.
+WATCHED = """() => {
+  window.written = [];
+  const { fillText } = CanvasRenderingContext2D.prototype;
+  CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+    const { width } = this.measureText(text);
+    const left = x - { center: width / 2, right: width }[this.textAlign] || x;
+    written.push([text, left, y - 8, left + width, y]);
+    return fillText.call(this, text, x, y);
+  };
+}"""
+
+
+def test_labels_of_events_close_together_do_not_overlap(page: Page, fleet: str) -> None:
+    def answer(route: Route) -> None:
+        t = list(range(0, 900, 10))
+        # A hang of 250 s, and what happens around it.
+        long = [250 if second == 600 else 10 for second in t]
+        kinds = ("alert", "drill", "checkpoint", "deploy", "compile", "restart")
+        events = [
+            [at, f"{kind}: what happened", kind, None, ""]
+            for at, kind in zip((340, 352, 360, 395, 412, 470), kinds, strict=True)
+        ]
+        route.fulfill(
+            json={
+                "t": t,
+                "series": [{"label": "compute", "values": long, "role": "compute"}],
+                "unit": "s",
+                "window": [0, 900],
+                "every_s": 10,
+                "limit": 11,
+                "shade": [[350, 600, "began"]],
+                "marks": [[10, "before 10 s", "peers"], [10.5, "usual 10.5 s", "threshold"]],
+                "events": events,
+            }
+        )
+
+    page.add_init_script(f"({WATCHED})()")
+    page.route("**/charts/phases*", answer)
+    page.goto(f"{fleet}/runs/llama/")
+    expect(page.locator("#phases")).to_have_attribute("data-state", "drawn")
+    page.evaluate("written.length = 0")
+    with page.expect_response("**/charts/phases*"):
+        page.evaluate("document.dispatchEvent(new CustomEvent('live:resumed'))")
+    page.wait_for_function("written.some(([text]) => text === 'began')")
+
+    written = page.evaluate("written")
+    notes = ("began", "limit", "before", "usual", "↑", "happened", "alert")
+    shown = [each for each in written if any(note in each[0] for note in notes)]
+    assert {"began", "↑ 250\u202fs"} <= {text for text, *_ in shown}
+    for i, (text, left, top, right, bottom) in enumerate(shown):
+        for other, left_2, top_2, right_2, bottom_2 in shown[i + 1 :]:
+            apart = left >= right_2 or left_2 >= right or top >= bottom_2 or top_2 >= bottom
+            assert apart or text == other, (text, other)

@@ -1,5 +1,6 @@
 // What all kinds of charts share: axes, fonts, the look of a line and its gaps.
 import { density } from "./chart-dense.js";
+import { labelsPaint } from "./chart-marks.js";
 import { colour, css, faded } from "./palette.js";
 import { ticks } from "./units.js";
 
@@ -55,7 +56,7 @@ export function common(data, plugins) {
     legend: { show: false },
     focus: { alpha: 0.25 },
     hooks: {},
-    plugins,
+    plugins: [labelsPaint(), ...plugins],
     axes: [
       { ...axis, size: 24, gap: 5, space: 64, grid: { show: false } },
       { ...axis, size: Y_AXIS, gap: 6, space: 30, values: (u, splits) => ticks(splits, data.unit) },

@@ -1,5 +1,5 @@
 // Markers in a chart: alerts, drills, checkpoints, deploys, compiles. Those that stand close are drawn as one.
-import { line, within, write } from "./chart-marks.js";
+import { label, line, rows, take, within, write } from "./chart-marks.js";
 import { css } from "./palette.js";
 import { showsMarkers } from "./range.js";
 import { moment } from "./time.js";
@@ -11,6 +11,7 @@ const KINDS = {
 };
 const ORDER = Object.keys(KINDS);
 const NEAR = 13; // pixels: closer markers are one
+const COUNT = 16; // pixels of the number beside a marker that is several
 const LONGEST = 30;
 const ROOM = 320; // narrower charts have no words
 const MOST = 5;
@@ -27,7 +28,7 @@ export function groups(u, events = []) {
   for (const event of events.filter(([second]) => second >= min && second <= max)) {
     const x = u.valToPos(event[0], "x");
     const last = found.at(-1);
-    if (last && x - last.x < NEAR) last.events.push(event);
+    if (last && x - last.x < NEAR + (last.events.length > 1 ? COUNT : 0)) last.events.push(event);
     else found.push({ x, events: [event] });
   }
   for (const group of found) group.lead = [...group.events].sort((a, b) => rank(a) - rank(b))[0];
@@ -50,27 +51,24 @@ export function said({ events }, isTimed = true) {
 export function eventsPaint({ events = [], shade = [] }) {
   const draw = (u) => within(u, (ctx, bbox) => {
     const px = devicePixelRatio;
-    const all = groups(u, events);
     // Below the label of a shaded stretch.
-    const baseline = bbox.top + (shade?.length ? 27 : 13) * px;
-    const hasRoom = bbox.width > ROOM * px;
-    all.forEach(({ x: place, lead, events: { length } }, i) => {
+    const row = shade?.length ? 1 : 0;
+    const drawn = groups(u, events).map(({ x: place, lead, events: { length } }) => {
       const x = bbox.left + Math.round(place * px);
       const [glyph, ink] = KINDS[lead[2]] ?? KINDS.note;
-      line(ctx, css(ink), [1, 3], [x, baseline + 4 * px], [x, bbox.top + bbox.height]);
+      const at = (align, dx = 0) => rows(u, x + dx * px, align).slice(row, row + 1);
+      line(ctx, css(ink), [1, 3], [x, at("center")[0][1] + 4 * px], [x, bbox.top + bbox.height]);
+      const [[, y]] = at("center");
       ctx.textAlign = "center";
-      write(ctx, glyph, x, baseline);
-      const end = i + 1 < all.length ? bbox.left + all[i + 1].x * px - 8 * px : bbox.left + bbox.width;
-      const widthOf = (words) => ctx.measureText(words).width + 14 * px;
-      // All its words, else its kind: a glyph alone says little.
-      const fits = [...(hasRoom ? [shortened(lead[1])] : []), lead[2]].find((words) => x + widthOf(words) <= end);
-      const text = length > 1 ? `${length}` : fits;
-      if (!text) return;
-      const width = widthOf(text);
-      const isCut = x + width > bbox.left + bbox.width;
-      ctx.textAlign = isCut ? "right" : "left";
-      write(ctx, text, x + (isCut ? -8 : 8) * px, baseline);
+      take(u, [x - 6 * px, y - 10 * px, x + 6 * px, y + 4 * px]);
+      write(ctx, glyph, x, y);
+      return [at, ink, length > 1 ? [`${length}`] : [...(bbox.width > ROOM * px ? [shortened(lead[1])] : []), lead[2]]];
     });
+    // Words only where all glyphs leave room for them: all of them, else the kind, as a glyph alone says little.
+    for (const [at, ink, texts] of drawn) {
+      ctx.fillStyle = css(ink);
+      texts.some((text) => label(u, text, [...at("left", 8), ...at("right", -8)]));
+    }
   });
   return { hooks: events.length ? { draw } : {} };
 }

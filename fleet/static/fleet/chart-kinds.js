@@ -5,7 +5,7 @@ import { common, isNumber, line, spacing, thinLog, Y_AXIS } from "./chart-base.j
 import { beforePaint, highestBefore } from "./chart-before.js";
 import { eventsPaint } from "./chart-events.js";
 import { marksPaint, reachPaint, zonePaint } from "./chart-marks.js";
-import { barPaint, heatPaint, limitPaint, shadePaint, shapesPaint, stackPaint } from "./chart-paint.js";
+import { barPaint, cutPaint, heatPaint, limitPaint, shadePaint, shapesPaint, stackPaint } from "./chart-paint.js";
 import { pointer } from "./chart-pointer.js";
 import { touch } from "./chart-touch.js";
 import { zoom } from "./range.js";
@@ -25,6 +25,9 @@ export function toDrawing(kind, data, chart) {
   return (KINDS[kind] ?? lines)(data, chart);
 }
 
+// Whose labels come first: those that can stand in one place only.
+const notes = (data) => [shadePaint, eventsPaint, limitPaint, marksPaint].map((paint) => paint(data));
+
 const isBlank = (series) => !series.some(({ values }) => values.some(isNumber));
 
 // ---- lines
@@ -32,7 +35,7 @@ const isBlank = (series) => !series.some(({ values }) => values.some(isNumber));
 function lines(data, chart) {
   const { t, series } = data;
   if (!t.length || isBlank(series)) return null;
-  const options = onTime(data, chart, [beforePaint(chart), shapesPaint(data), limitPaint(data), shadePaint(data), marksPaint(data), eventsPaint(data)]);
+  const options = onTime(data, chart, [beforePaint(chart), shapesPaint(data), ...notes(data)]);
   options.series = [{}, ...series.map((one, i) => line(one, series.slice(0, i).filter((s) => !s.role).length, data))];
   if (data.scale === "log") {
     options.scales.y = { distr: 3 };
@@ -59,7 +62,7 @@ function stack(data, chart) {
   const { t, series } = data;
   if (!t.length || isBlank(series)) return null;
   const sums = t.map((_, i) => series.reduce((sum, { values }) => sum + (values[i] ?? 0), 0));
-  const options = onTime(data, chart, [stackPaint(data, spacing(t)), beforePaint(chart), limitPaint(data), shadePaint(data), marksPaint(data), eventsPaint(data)]);
+  const options = onTime(data, chart, [stackPaint(data, spacing(t)), beforePaint(chart), ...notes(data), cutPaint(data, spacing(t))]);
   options.series = [{}, ...series.map(({ label }) => ({ label, paths: () => null, points: { show: false } }))];
   options.scales.y = { range: (u) => floorAtZero(0, Math.max(highest(sums, t, u.scales.x), highestBefore(chart)), data.events?.length) };
   return { options, data: [t, ...series.map((one) => one.values)], span: spanOf(data), isEven: false };

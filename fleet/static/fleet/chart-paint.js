@@ -1,46 +1,16 @@
 // Custom painting on a chart's canvas: limits, shaded ranges, stacked bars, heat map.
-import { line } from "./chart-marks.js";
+import { atLevel, label, line, rows, within, write } from "./chart-marks.js";
 import { colour, css, faded, hatch, heatInks, SHAPES } from "./palette.js";
 import { figure } from "./units.js";
 
 const font = () => `${11 * devicePixelRatio}px system-ui, sans-serif`;
 
-function within(u, paint) {
-  const { ctx, bbox } = u;
-  ctx.save();
-  ctx.beginPath();
-  ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
-  ctx.clip();
-  paint(ctx, bbox);
-  ctx.restore();
-}
-
-// Words on a chart stand out from the lines below them.
-function write(ctx, text, x, y, isBold = false) {
-  ctx.save();
-  ctx.font = isBold ? `600 ${font()}` : font();
-  ctx.strokeStyle = css("--panel");
-  ctx.lineWidth = 3 * devicePixelRatio;
-  ctx.lineJoin = "round";
-  ctx.setLineDash([]);
-  ctx.strokeText(text, x, y);
-  ctx.fillText(text, x, y);
-  ctx.restore();
-}
-
 /** The threshold: a dashed line that says what it is. */
 export function limitPaint({ limit, unit }) {
   const draw = (u) => within(u, (ctx, bbox) => {
     const y = Math.round(u.valToPos(limit, "y", true));
-    ctx.strokeStyle = ctx.fillStyle = css("--bad");
-    ctx.lineWidth = devicePixelRatio;
-    ctx.setLineDash([4 * devicePixelRatio, 3 * devicePixelRatio]);
-    ctx.beginPath();
-    ctx.moveTo(bbox.left, y);
-    ctx.lineTo(bbox.left + bbox.width, y);
-    ctx.stroke();
-    ctx.textAlign = "left";
-    write(ctx, `limit ${figure(limit, unit).replace(".0", "")}`, bbox.left + 6 * devicePixelRatio, y - 5 * devicePixelRatio);
+    line(ctx, css("--bad"), [4, 3], [bbox.left, y], [bbox.left + bbox.width, y]);
+    label(u, `limit ${figure(limit, unit).replace(".0", "")}`, atLevel(u, y));
   });
   return { hooks: limit === null || limit === undefined ? {} : { draw } };
 }
@@ -60,13 +30,12 @@ export function shadePaint({ shade = [] }) {
     ctx.fillStyle = css("--bad");
     ctx.fillRect(left, bbox.top, devicePixelRatio, bbox.height);
   });
-  const draw = (u) => each(u, (ctx, bbox, left, right, label) => {
-    ctx.font = font();
+  const draw = (u) => each(u, (ctx, bbox, left, right, words) => {
     ctx.fillStyle = css("--bad");
-    const isTight = right - left < ctx.measureText(label).width + 8 * devicePixelRatio;
-    ctx.textAlign = isTight && right > bbox.left + bbox.width * 0.7 ? "right" : "left";
-    const at = ctx.textAlign === "right" ? left - 4 * devicePixelRatio : left + 5 * devicePixelRatio;
-    write(ctx, label, at, bbox.top + 13 * devicePixelRatio);
+    const isTight = right - left < ctx.measureText(words).width + 8 * devicePixelRatio;
+    const within = rows(u, left + 5 * devicePixelRatio, "left");
+    const before = rows(u, left - 4 * devicePixelRatio, "right");
+    label(u, words, isTight && right > bbox.left + bbox.width * 0.7 ? [...before, ...within] : [...within, ...before]);
   });
   return { hooks: shade.length ? { drawClear, draw } : {} };
 }
@@ -77,7 +46,6 @@ const APART = 90; // pixels between two shapes of a line
 export function shapesPaint({ t, series }) {
   const several = series.map((one, i) => [one, i]).filter(([{ role }]) => !role);
   const draw = (u) => within(u, (ctx) => {
-    ctx.font = font();
     ctx.textAlign = "center";
     several.forEach(([{ values }, i], nth) => {
       ctx.fillStyle = colour(null, nth);
@@ -100,15 +68,10 @@ function fillOf(ctx, role, i) {
 }
 
 /** Steps as bars as wide as they lasted, each a stack of phases. */
-export function stackPaint({ t, series, events = [] }, usual) {
+export function stackPaint({ t, series }, usual) {
   const draw = (u) => within(u, (ctx) => {
     const floor = t.map(() => 0);
-    const edges = t.map((end, i) => {
-      const total = series.reduce((sum, { values }) => sum + (values[i] ?? 0), 0);
-      const isNext = i && end - t[i - 1] <= Math.max(2.5 * usual, 1.5 * total);
-      const since = isNext ? t[i - 1] : end - Math.max(usual, total);
-      return [u.valToPos(since, "x", true), u.valToPos(end, "x", true)];
-    });
+    const edges = t.map((_, i) => edgesOf(u, { t, series }, usual, i));
     series.forEach(({ role, values }, k) => {
       const path = new Path2D();
       values.forEach((value, i) => {
@@ -123,23 +86,32 @@ export function stackPaint({ t, series, events = [] }, usual) {
       ctx.fillStyle = fillOf(ctx, role, k);
       ctx.fill(path);
     });
-    nameCut(u, ctx, edges, floor, (events.length ? 30 : 12) * devicePixelRatio);
   });
   return { hooks: { draw } };
 }
 
-// A step that is taller than the chart says how tall.
-function nameCut(u, ctx, edges, sums, down) {
-  ctx.font = font();
-  ctx.textAlign = "center";
-  ctx.fillStyle = css("--text");
-  let clear = -Infinity;
-  sums.forEach((sum, i) => {
-    const middle = (edges[i][0] + edges[i][1]) / 2;
-    if (sum <= u.scales.y.max || middle < clear) return;
-    ctx.fillText(`↑ ${figure(sum, "s")}`, middle, u.bbox.top + down);
-    clear = middle + 60 * devicePixelRatio;
+const lasted = (series, i) => series.reduce((sum, { values }) => sum + (values[i] ?? 0), 0);
+
+// Where the bar of a step begins and ends.
+function edgesOf(u, { t, series }, usual, i) {
+  const total = lasted(series, i);
+  const isNext = i && t[i] - t[i - 1] <= Math.max(2.5 * usual, 1.5 * total);
+  const since = isNext ? t[i - 1] : t[i] - Math.max(usual, total);
+  return [u.valToPos(since, "x", true), u.valToPos(t[i], "x", true)];
+}
+
+/** A step that is taller than the chart says how tall. */
+export function cutPaint(data, usual) {
+  const draw = (u) => within(u, (ctx) => {
+    ctx.fillStyle = css("--text");
+    data.t.forEach((_, i) => {
+      const total = lasted(data.series, i);
+      if (total <= u.scales.y.max) return;
+      const [left, right] = edgesOf(u, data, usual, i);
+      label(u, `↑ ${figure(total, "s")}`, rows(u, (left + right) / 2, "center"));
+    });
   });
+  return { hooks: { draw } };
 }
 
 /** One bar per label, its parts on top of each other, its sum above where there is room; the culprit stands out. */
@@ -173,11 +145,10 @@ function mark(u, ctx, bbox, total, [place, words]) {
   ctx.font = `600 ${font()}`;
   const half = ctx.measureText(words).width / 2 + 4 * px;
   ctx.textAlign = "center";
-  write(ctx, words, Math.min(Math.max(x, bbox.left + half), bbox.left + bbox.width - half), bbox.top + 16 * px, true);
+  write(ctx, words, Math.min(Math.max(x, bbox.left + half), bbox.left + bbox.width - half), bbox.top + 16 * px);
 }
 
 function sums(u, ctx, totals, width, unit) {
-  ctx.font = font();
   const texts = totals.map((total) => figure(total, unit));
   if (Math.max(...texts.map((text) => ctx.measureText(text).width)) > width * 1.25) return;
   ctx.textAlign = "center";
