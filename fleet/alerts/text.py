@@ -223,7 +223,7 @@ class AlertText:
         return number if number is not None and 0 <= number < alert.node.n_devices else None
 
     def ended(self, events: Iterable[AlertEvent]) -> SafeString:
-        """Why nothing is left to do, as the last event that resolved it says."""
+        """Why it ended, as the last event that resolved it says, and what is left to do."""
         resolved = [each for each in events if each.kind == AlertEvent.Kind.RESOLVED]
         return self._render("ended", event=resolved[-1] if resolved else None)
 
@@ -263,7 +263,8 @@ class AlertText:
             step_time = "unchanged" if is_same else "changed" if step_s > usual_s else ""
         last = Evidence(latest.figures if latest and not alert.is_open else {})
         again_s, before_s = last.number("step_s"), last.number("baseline_step_s") or 0.0
-        is_back = again_s is not None and abs(again_s - before_s) <= STEP_NOISE_RATIO * before_s
+        noise_s = max(STEP_NOISE_RATIO * before_s, last.number("step_scatter_s") or 0.0)
+        is_back = again_s is not None and abs(again_s - before_s) <= noise_s
         slows = bool(alert.victims) and (not knows_steps or step_time == "changed")
         is_known_cause = alert.cause in CAUSES
         spans_run = is_known_cause and alert.node is None and not CAUSES[alert.cause].is_of_run
@@ -286,7 +287,9 @@ class AlertText:
             "headline_template": _template_name(rule, "headline"),
             "opening_template": _template_name(rule, "opening"),
             "back_template": _template_name(rule, "back"),
+            "left_template": _template_name(rule, "left"),
             "step_s_again": again_s if is_back else None,
+            "step_s_before": before_s,
             "detail_template": _template_name(rule, "detail"),
             "verdict_template": _verdict_template(alert, rule),
             "impact": self.impact,
