@@ -566,7 +566,8 @@ def node_detail(request: HtmxRequest, name: str) -> HttpResponse:
         history = Alert.objects.histories([node], until=timezone.now())[node.name]
         context["history"] = history
         context["history_causes"] = [(cause_name(cause.cause), cause) for cause in history.causes]
-    return render_page(request, "nodes/node_detail.html", context, partials=PARTIALS)
+    partials = (*PARTIALS, "maps")
+    return render_page(request, "nodes/node_detail.html", context, partials=partials)
 
 
 # More unsent reports than one or two minutes without a connection explain.

@@ -98,6 +98,11 @@ class Watching:
         """Whether missing data is not evaluated yet."""
         return self.watched_s is None or self.watched_s < self.waits_s
 
+    @property
+    def left_s(self) -> float:
+        """Seconds until missing data is evaluated."""
+        return max(0.0, self.waits_s - (self.watched_s or 0.0))
+
 
 def watching(hot: HotStore, *, now_s: float) -> Watching:
     return Watching(watching_s(hot, now_s=now_s), own_pause_s(hot, now_s=now_s))

@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import Event, Thread
 
 import numpy as np
@@ -51,9 +52,9 @@ ROWS = """(n) => {
 }"""
 
 
-@pytest.fixture
-def slow_link(fleet: str, hot: HotStore) -> Iterator[str]:
-    """Let one EFA device of four more nodes answer late; gives the address."""
+@contextmanager
+def reporting(hot: HotStore, *, is_slow: bool) -> Iterator[Event]:
+    """Let four more nodes report; an EFA device of one answers late, or does once told."""
     Node.objects.bulk_create(
         Node(
             name=name,
@@ -67,29 +68,41 @@ def slow_link(fleet: str, hot: HotStore) -> Iterator[str]:
         )
         for rank, name in enumerate(SPARES)
     )
-    now_s, ended = int(time.time()), Event()
-    hot.append(report(tick) for tick in range(now_s - 60, now_s))
+    now_s, ended, broken = int(time.time()), Event(), Event()
+    if is_slow:
+        broken.set()
+    hot.append(report(tick, is_slow=is_slow) for tick in range(now_s - 60, now_s))
 
     def go_on() -> None:
         newest = now_s - 1
         while not ended.wait(0.5):
             ticks = range(newest + 1, int(time.time()) + 1)
-            hot.append(report(tick) for tick in ticks)
+            hot.append(report(tick, is_slow=broken.is_set()) for tick in ticks)
             newest = max(newest, *ticks, 0)
 
     thread = Thread(target=go_on)
     thread.start()
-    yield fleet
-    ended.set()
-    thread.join()
+    try:
+        yield broken
+    finally:
+        ended.set()
+        thread.join()
 
 
-def report(tick: int) -> Block:
-    """Return a second in which one EFA device answers late."""
+@pytest.fixture
+def slow_link(fleet: str, hot: HotStore) -> Iterator[str]:
+    """Let one EFA device of four more nodes answer late; gives the address."""
+    with reporting(hot, is_slow=True):
+        yield fleet
+
+
+def report(tick: int, *, is_slow: bool) -> Block:
+    """Return a second of the nodes, in which one EFA device may answer late."""
     # The same each second: by chance a healthy device stands out a little, too.
     noise = np.random.default_rng(1).permutation(np.linspace(-1, 1, 32)).reshape(4, 8)
     latency = 16.5e-6 * (1 + 0.02 * noise)
-    latency[CULPRIT, DEVICE] = 144e-6
+    if is_slow:
+        latency[CULPRIT, DEVICE] = 144e-6
     return block("spare/0", tick, SPARES, efa_latency_s=latency)
 
 
@@ -141,3 +154,21 @@ def test_a_signal_is_chosen_and_its_rows_are_read_by_keys(page: Page, slow_link:
     page.keyboard.press("ArrowUp")
     expect(page.locator("#spoken")).to_contain_text("EFA 4")
     expect(page.locator("#spoken")).to_contain_text(re.compile(r"peers 16\.\d"))
+
+
+def test_the_maps_of_a_node_unfold_when_a_part_begins_to_stand_out(
+    page: Page, fleet: str, hot: HotStore
+) -> None:
+    with reporting(hot, is_slow=False) as break_it:
+        page.goto(f"{fleet}/nodes/{SPARES[CULPRIT]}/")
+        expect(page.locator("#standout")).to_contain_text("Nothing stands out")
+        expect(page.locator("#maps")).not_to_have_attribute("open", "")
+
+        break_it.set()
+        expect(page.locator("#maps")).to_have_attribute("open", "", timeout=30_000)
+        expect(page.locator("#efa-latency-heat")).to_have_attribute("data-state", "drawn")
+
+        # Who folds them has seen them: they ask no more.
+        page.locator("#maps > summary").click()
+        expect(page.locator("#maps")).not_to_have_attribute("open", "")
+        expect(page.locator("#maps[hx-trigger]")).to_have_count(0)

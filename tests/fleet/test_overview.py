@@ -11,10 +11,8 @@ from django.utils import timezone
 from django.utils.html import strip_tags
 from pytest_django import DjangoAssertNumQueries, Settings
 
-from fleet.formatting import duration
 from fleet.models import Alert, Node, Run
 from fleet.pages.overview import overview_heat, overview_points
-from fleet.runs.state import WAIT_AFTER_PAUSE_S
 from telemetry.store.hot import HotStore
 from tests.alerts import straggling
 from tests.fleet.test_anonymous_access import member
@@ -192,7 +190,7 @@ def test_a_node_is_not_silent_before_it_had_its_turn(
     [
         (None, None, "nothing is evaluated yet"),
         # Silent nodes and hanging runs show later.
-        (3, -3600, f"hang show after {duration(WAIT_AFTER_PAUSE_S)}"),
+        (3, -3600, "silent nodes and hangs show in"),
         (3600, 40, "own workers have been stopped for"),
         (3600, -3600, "nothing is wrong"),
     ],
@@ -277,9 +275,10 @@ def test_the_demo_says_that_its_past_is_not_complete(
     settings.DEMO = True
     Run.objects.update(is_simulated=True, past_until=timezone.now())
 
-    assert "Its history is being prepared: 0 of 1 runs" in text(client)
+    said = "Simulated fleet. History is ready for 0 of 1 runs."
+    assert said in " ".join(strip_tags(text(client)).split())
     trials, alerts = client.get("/trials/").text, client.get("/alerts/").text
-    assert "Its history is being prepared" in trials
+    assert said in " ".join(strip_tags(trials).split())
     assert "0 resolved" not in text(client)
     assert "0 resolved" not in client.get(alive.get_absolute_url()).text
     # What is missing does not read as none.
@@ -294,7 +293,7 @@ def test_the_demo_says_that_its_past_is_not_complete(
     assert "No resolved alerts yet." in client.get("/alerts/").text
     assert "0 resolved in 24 h" in text(client)
     assert "0 resolved alerts" in client.get(alive.get_absolute_url()).text
-    assert "is being prepared" not in text(client)
+    assert "History is ready" not in text(client)
 
 
 def test_an_empty_fleet_shows_how_to_begin(client: Client, db: None, redis_url: str) -> None:

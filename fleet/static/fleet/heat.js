@@ -185,7 +185,13 @@ function read(map) {
   paintAll();
 }
 
+// The folded maps of a node unfold when something begins to stand out; what a viewer opened stays as it is.
+function unfoldMaps({ detail: part }) {
+  if (part.id === "standout" && "found" in part.dataset) document.querySelector("#maps:not([open])")?.dispatchEvent(new Event("stands-out"));
+}
+
 export function startHeat() {
+  document.addEventListener("live:part", unfoldMaps);
   const map = document.getElementById("heat-map");
   if (!map) return;
   const panel = map.parentElement; // stays when the map is renewed
