@@ -200,7 +200,7 @@ def charts_of(alert: Alert) -> Sequence[AlertChart]:
     ]
     if alert.run is None:
         return culprits
-    phases = AlertChart("phases", "Step time by phase", "stack", "per step, seconds")
+    phases = AlertChart("phases", "Step time by phase", "stack", f"{PER_STEP}, mean of workers")
     # A node rule is shown by its own metric, a run rule by the steps.
     of_node = alert.subject.startswith("node:")
     charts = [*culprits, phases] if of_node else [phases, *culprits]

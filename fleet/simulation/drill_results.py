@@ -184,7 +184,9 @@ def charts_of(fault: InjectedFault) -> Sequence[AlertChart]:
         title = f"{chart.title}, {fault.node}"
         charts.append(AlertChart("metric", title, "lines", stands_out, note))
     charts.append(AlertChart("share", "All-reduce share", "lines", "of each step"))
-    charts.append(AlertChart("phases", "Step time by phase", "stack", "per step, seconds"))
+    charts.append(
+        AlertChart("phases", "Step time by phase", "stack", "seconds per step, mean of workers")
+    )
     return charts
 
 

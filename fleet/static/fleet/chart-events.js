@@ -11,6 +11,7 @@ const KINDS = {
 };
 const ORDER = Object.keys(KINDS);
 const NEAR = 13; // pixels: closer markers are one
+const GLYPH = 4; // pixels from the middle of a marker to its edge
 const COUNT = 16; // pixels of the number beside a marker that is several
 const LONGEST = 30;
 const ROOM = 320; // narrower charts have no words
@@ -60,14 +61,14 @@ export function eventsPaint({ events = [], shade = [] }) {
       line(ctx, css(ink), [1, 3], [x, at("center")[0][1] + 4 * px], [x, bbox.top + bbox.height]);
       const [[, y]] = at("center");
       ctx.textAlign = "center";
-      take(u, [x - 6 * px, y - 10 * px, x + 6 * px, y + 4 * px]);
+      take(u, [x - GLYPH * px, y - 10 * px, x + GLYPH * px, y + 4 * px]);
       write(ctx, glyph, x, y);
       return [at, ink, length > 1 ? [`${length}`] : [...(bbox.width > ROOM * px ? [shortened(lead[1])] : []), lead[2]]];
     });
     // Words only where all glyphs leave room for them: all of them, else the kind, as a glyph alone says little.
     for (const [at, ink, texts] of drawn) {
       ctx.fillStyle = css(ink);
-      texts.some((text) => label(u, text, [...at("left", 8), ...at("right", -8)]));
+      texts.some((text) => label(u, text, [...at("left", 9), ...at("right", -9)]));
     }
   });
   return { hooks: events.length ? { draw } : {} };

@@ -44,14 +44,16 @@ function lines(data, chart) {
     const whole = data.unit === "ratio" && series.every(({ values }) => values.every((value) => !(value > 1)));
     // The room for markers is no part of a share.
     if (whole) options.axes[1].values = (u, splits) => ticks(splits.map((value) => (value > 1 + 1e-9 ? null : value)), data.unit);
-    options.scales.y = { range: (u, low, high) => floorAtZero(low, Math.max(high ?? 0, (data.limit ?? 0) * 1.1, highestBefore(chart)), data.events?.length) };
+    options.scales.y = { range: (u, low, high) => floorAtZero(low, Math.max(high ?? 0, (data.limit ?? 0) * 1.1, highestBefore(chart)), isNoted(data)) };
   }
   return { options, data: [t, ...series.map((one) => one.values)], span: spanOf(data), isEven: isEven(t, data.every_s) };
 }
 
 const isEven = (t, everyS) => t.length < 3 || spacing(t) <= everyS * 1.5;
 
-// Markers have their place above the lines.
+// Markers and the names of shaded stretches have their place above the lines.
+const isNoted = ({ events, shade }) => Boolean(events?.length || shade?.length);
+
 function floorAtZero(low, high, hasMarkers) {
   return [Math.min(0, low ?? 0), high > 0 ? high * (hasMarkers ? MARKED : HEADROOM) : 1];
 }
@@ -64,7 +66,7 @@ function stack(data, chart) {
   const sums = t.map((_, i) => series.reduce((sum, { values }) => sum + (values[i] ?? 0), 0));
   const options = onTime(data, chart, [stackPaint(data, spacing(t)), beforePaint(chart), ...notes(data), cutPaint(data, spacing(t))]);
   options.series = [{}, ...series.map(({ label }) => ({ label, paths: () => null, points: { show: false } }))];
-  options.scales.y = { range: (u) => floorAtZero(0, Math.max(highest(sums, t, u.scales.x), highestBefore(chart)), data.events?.length) };
+  options.scales.y = { range: (u) => floorAtZero(0, Math.max(highest(sums, t, u.scales.x), highestBefore(chart)), isNoted(data)) };
   return { options, data: [t, ...series.map((one) => one.values)], span: spanOf(data), isEven: false };
 }
 

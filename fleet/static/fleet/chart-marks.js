@@ -5,6 +5,7 @@ import { css } from "./palette.js";
 const FONT = () => `${11 * devicePixelRatio}px system-ui, sans-serif`;
 const UP = 10, DOWN = 4; // pixels that letters take above and below their baseline
 const ROW = 14; // pixels from one row of labels to the next
+const APART = 4; // pixels between two labels in a row
 const INK = { threshold: "--bad", peers: "--ok" };
 
 export function within(u, paint) {
@@ -59,7 +60,7 @@ export function label(u, text, places) {
   return places.some(([x, y, align]) => {
     const left = x - { left: 0, center: width / 2, right: width }[align];
     const isWithin = left >= bbox.left && left + width <= bbox.left + bbox.width && y - UP * px >= bbox.top && y + DOWN * px <= bbox.top + bbox.height;
-    if (!isWithin || !take(u, [left, y - UP * px, left + width, y + DOWN * px])) return false;
+    if (!isWithin || !take(u, [left - APART * px, y - UP * px, left + width + APART * px, y + DOWN * px])) return false;
     ctx.textAlign = align;
     write(ctx, text, x, y);
     return true;
