@@ -15,14 +15,19 @@ from telemetry.store.hot import HotStore
 from tests.helpers import block, steps
 
 NODES = ("steady", "limping")
-RNG = np.random.default_rng(3)
 
 
 @pytest.fixture
-def now_s(hot: HotStore, steady: Node, limping: Node) -> int:
+def rng() -> np.random.Generator:
+    """The same noise for each test, in whatever order they run."""
+    return np.random.default_rng(3)
+
+
+@pytest.fixture
+def now_s(hot: HotStore, steady: Node, limping: Node, rng: np.random.Generator) -> int:
     """Let EFA 4 of limping answer late for half a minute, after one of quiet; gives now."""
     now_s = int(time.time())
-    latency = 16.5e-6 * (1 + 0.02 * RNG.standard_normal((60, 2, 8)))
+    latency = 16.5e-6 * (1 + 0.02 * rng.standard_normal((60, 2, 8)))
     latency[30:, 1, 4] = 144e-6
     hot.append(block(tick=now_s - 59 + i, efa_latency_s=each) for i, each in enumerate(latency))
     return now_s
@@ -49,11 +54,11 @@ def test_the_slow_link_is_the_bright_row_from_its_onset_on(
 
 
 def test_a_node_that_computes_while_others_wait_has_no_stripes(
-    hot: HotStore, steady: Node, limping: Node
+    hot: HotStore, steady: Node, limping: Node, rng: np.random.Generator
 ) -> None:
     """Its bandwidth rises and falls at other times within a step; only a slow device is slow."""
     now_s = int(time.time())
-    bandwidth = 2e11 * (1 + 0.02 * RNG.standard_normal((90, 2, 4)))
+    bandwidth = 2e11 * (1 + 0.02 * rng.standard_normal((90, 2, 4)))
     for i in range(90):
         bandwidth[i, int(i % 12 < 7)] *= 10
     bandwidth[:, 1, 3] *= 0.5
@@ -102,7 +107,7 @@ def test_a_node_names_what_stands_out_and_a_healthy_one_nothing(
 def played(hot: HotStore, run: Run, n_workers: int, now_s: int) -> list[str]:
     """Store steps in which all workers wait for the third one for half a minute."""
     names = [f"w-{i:03}" for i in range(n_workers)]
-    compute = 1.0 + 0.004 * RNG.standard_normal((60, n_workers))
+    compute = 1.0 + 0.004 * np.random.default_rng(3).standard_normal((60, n_workers))
     compute[30:, 2] += 0.5
     batch = steps(run.name, names, n_steps=60, ended_at_s=now_s - 60, transfer_s=0.1)
     wait = compute.max(axis=1, keepdims=True) - compute

@@ -6,22 +6,26 @@ import pytest
 from fleet.charts.nodes import outliers, part_lines
 from telemetry.series import Series
 
-RNG = np.random.default_rng(7)
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """The same noise for each test, in whatever order they run."""
+    return np.random.default_rng(7)
 
 
 def series(values: np.ndarray, **more: object) -> Series:
     return Series("efa_latency_s", np.arange(len(values)), values, **more)  # type: ignore[arg-type]
 
 
-def test_the_part_that_leaves_its_peers_is_found() -> None:
-    values = 17e-6 * (1 + 0.05 * RNG.standard_normal((900, 16)))
+def test_the_part_that_leaves_its_peers_is_found(rng: np.random.Generator) -> None:
+    values = 17e-6 * (1 + 0.05 * rng.standard_normal((900, 16)))
     values[600:, 2] = 142e-6
 
     assert outliers(values) == [2]
 
 
-def test_a_part_that_left_and_came_back_is_found_too() -> None:
-    values = 17e-6 * (1 + 0.05 * RNG.standard_normal((900, 16)))
+def test_a_part_that_left_and_came_back_is_found_too(rng: np.random.Generator) -> None:
+    values = 17e-6 * (1 + 0.05 * rng.standard_normal((900, 16)))
     values[100:400, 5] = 100e-6
 
     assert outliers(values) == [5]
@@ -53,11 +57,13 @@ def test_rare_counts_rarely_stand_out() -> None:
     assert n_found <= 1
 
 
-def test_a_core_that_is_busy_while_the_others_wait_in_turn_is_found() -> None:
+def test_a_core_that_is_busy_while_the_others_wait_in_turn_is_found(
+    rng: np.random.Generator,
+) -> None:
     values = np.where(np.arange(900) % 9 < 7, 0.36, 0.9)[:, None] + np.zeros((1, 32))
     values[600:, 5] = 0.92
 
-    assert outliers(values + 0.01 * RNG.standard_normal(values.shape)) == [5]
+    assert outliers(values + 0.01 * rng.standard_normal(values.shape)) == [5]
 
 
 @pytest.mark.parametrize("shape", [(0, 16), (900, 0), (900, 2)])
@@ -95,8 +101,10 @@ def test_a_single_part_needs_no_number() -> None:
     assert [line.label for line in part_lines(series(np.ones((5, 1))), "host")] == ["host"]
 
 
-def test_a_part_that_was_out_for_three_minutes_is_found_wherever_the_window_begins() -> None:
-    values = 17e-6 * (1 + 0.05 * RNG.standard_normal((1800, 16)))
+def test_a_part_that_was_out_for_three_minutes_is_found_wherever_the_window_begins(
+    rng: np.random.Generator,
+) -> None:
+    values = 17e-6 * (1 + 0.05 * rng.standard_normal((1800, 16)))
     values[700:890, 2] = 43e-6
     found = {tuple(outliers(values[start : start + 900])) for start in range(0, 700, 35)}
 
