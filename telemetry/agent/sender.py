@@ -116,7 +116,7 @@ class AgentSender(threading.Thread):
                     self._max_lines = max(1, len(run.frames) // 2)
                 else:
                     self._health.add("n_refused", len(run.frames))
-                    self._health.problem("refused", f"refused: {response}")
+                    self._health.problem(f"refused {run.frames[0].kind}", f"refused: {response}")
                     self._spool.mark_delivered(run.frames[-1].seq)
                 return 0.0
             self._n_failed += 1
@@ -165,10 +165,15 @@ class AgentSender(threading.Thread):
         takes = response.body.get("takes") or ()
         self._takes_columns, self._takes_zstd = "columns" in takes, "zstd" in takes
         self._on_response(response.body)
-        refused = response.body.get("refused") or []
-        self._health.add("n_refused", int(response.body.get("n_refused") or 0))
-        with suppress(LookupError, TypeError):
-            self._health.problem("refused", f"refused: {refused[0]['reason']}")
+        n_refused, problem = int(response.body.get("n_refused") or 0), ""
+        self._health.add("n_refused", n_refused)
+        if n_refused:
+            problem = "refused: the server does not say why"
+            with suppress(LookupError, TypeError):
+                first = response.body["refused"][0]
+                problem = ": ".join(filter(None, ("refused", first.get("field"), first["reason"])))
+        # Of each kind of lines: those of another kind that are accepted say nothing of it.
+        self._health.problem(f"refused {frames[0].kind}", problem)
         self._spool.mark_delivered(frames[-1].seq)
 
 

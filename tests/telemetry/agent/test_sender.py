@@ -10,7 +10,7 @@ from telemetry.agent.clock import Clock, Moment
 from telemetry.agent.reports import MONITOR, SYSFS, Health, encode_tail
 from telemetry.agent.sender import AgentSender, TokenFile
 from telemetry.agent.spool import Spool, gzip_member
-from tests.telemetry.agent.ingest_server import Server, serve_ingest
+from tests.telemetry.agent.ingest_server import Response, Server, serve_ingest
 from trnwatch.wire import KEEP_ALIVE_S, ServerConnection, ServerResponse
 
 
@@ -186,7 +186,30 @@ def test_lines_that_were_refused_among_others_are_counted(node: Node, server: Se
 
     shown = node.health.summary(n_waiting=0)
     assert shown["n_refused"] == 1
-    assert shown["problem"] == "refused: is too old"
+    assert shown["problem"] == "refused: at: is too old"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (422, {"detail": "No line was taken."}, {}),
+        (200, {"accepted": 0, "n_refused": 1, "refused": [{"line": 1, "reason": "too old"}]}, {}),
+    ],
+)
+def test_a_refusal_is_over_once_lines_of_its_kind_are_accepted(
+    node: Node, server: Server, answer: Response
+) -> None:
+    node.report()
+    server.answers = [answer]
+    node.sender.deliver()
+    for kind, is_open in ((SYSFS, True), (MONITOR, False)):
+        node.report(kind=kind)
+
+        node.sender.deliver()
+
+        shown = node.health.summary(n_waiting=0)
+        assert ("refused" in shown.get("problem", "")) is is_open
+        assert shown["n_refused"] == 1
 
 
 def test_a_server_that_is_gone_is_reported_and_forgotten_when_it_is_back(
