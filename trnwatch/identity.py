@@ -1,5 +1,6 @@
 """The identity of a training process: rank and node by its launcher, run by its settings."""
 
+import hashlib
 import os
 import re
 import socket
@@ -14,6 +15,8 @@ from trnwatch.surroundings import instance_id
 INVALID = re.compile(r"[^A-Za-z0-9._-]+")
 INVALID_RUN = re.compile(r"[^A-Za-z0-9_-]+")
 DIGITS = re.compile(r"\d+")
+# Of names of runs and sessions; a longer one ends with so many hex digits of its digest.
+MAX_NAME_CHARS, DIGEST_CHARS = 60, 8
 TEXTS = ("team", "purpose", "model", "instance_type", "precision", "optimizer", "recompute")
 SETTINGS = {"compiler_flags": 500, "compiler_version": 60, "sdk_version": 40}
 NUMBERS = (
@@ -123,10 +126,15 @@ def identity_of(
     group = f"tp{place.rank % tp}" if all_ranks and tp > 1 else ""
     facts.setdefault("n_nodes", place.n_nodes)
     n_workers = place.n_ranks if all_ranks else place.n_nodes
-    run = facts.pop("run", "") or env.get("SLURM_JOB_NAME") or "training"
+    run = str(facts.pop("run", "") or env.get("SLURM_JOB_NAME") or "training")
+    if len(run) > MAX_NAME_CHARS:
+        warn_once(
+            "the run's name %r has more than %d characters: it is reported as %s",
+            *(run, MAX_NAME_CHARS, run_name(run)),
+        )
     return Identity(
-        run=run_name(str(run)) or "training",
-        session=INVALID.sub("-", str(facts.pop("session", "") or session_of(env)))[:60],
+        run=run_name(run) or "training",
+        session=shortened(INVALID.sub("-", str(facts.pop("session", "") or session_of(env)))),
         worker=f"{node}/{place.local_rank}" if all_ranks else node,
         node=node,
         rank=place.rank if all_ranks else place.node_rank,
@@ -145,8 +153,20 @@ def run_name(text: str) -> str:
     >>> run_name("llama-3.1 8b")
     'llama-3-1-8b'
     """
-    name = INVALID_RUN.sub("-", text)[:60]
-    return name if name.strip("_-") else ""
+    name = INVALID_RUN.sub("-", text)
+    return shortened(name) if name.strip("_-") else ""
+
+
+def shortened(name: str, most: int = MAX_NAME_CHARS) -> str:
+    """Return a name of at most so many characters; long names that differ stay different.
+
+    >>> shortened("sweep-seed-1", 12), shortened("sweep-seed-10", 12)
+    ('sweep-seed-1', 'swe-75c0795c')
+    """
+    if len(name) <= most:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:DIGEST_CHARS]
+    return f"{name[: most - DIGEST_CHARS - 1]}-{digest}"
 
 
 def node_name() -> str:
@@ -210,7 +230,7 @@ def _validated(name: str, value: object) -> Optional[object]:
         return int(number) if 0 < number < (1e18 if name in TOKENS else 1e12) else None
     if name == "recompute":
         return value if value in RECOMPUTE else None
-    return str(value)[: {**MAX_TEXT_CHARS, **SETTINGS}.get(name, 60)] or None
+    return str(value)[: {**MAX_TEXT_CHARS, **SETTINGS}.get(name)] or None
 
 
 def _rule_of(name: str) -> str:

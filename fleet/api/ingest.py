@@ -168,17 +168,22 @@ def _send_again(requests: Sequence[IngestRequest], error: Exception) -> None:
 
 def _note_refused_nodes(hot: HotStore, requests: Sequence[IngestRequest]) -> None:
     """Count what was refused by node; a sender without a token may write on no page."""
-    refused = []
+    of_nodes, of_tokens = [], []
     for request in requests:
-        delivery = request.delivery
-        if request.problem is not None and request.token is not None:
-            name = request.node or ""
-            refused.append((name if NAME.fullmatch(name) else "", 1, str(request.problem)))
+        delivery, name, n, reason = request.delivery, request.node or "", 0, ""
+        if request.problem is not None:
+            n, reason = 1, str(request.problem)
         elif delivery is not None and delivery.n_refused:
-            name = delivery.node or request.node or ""
+            name, n = delivery.node or name, delivery.n_refused
             reason = delivery.refused[0].problem
-            refused.append((name if NAME.fullmatch(name) else "", delivery.n_refused, reason))
-    note_refused(hot, "node", refused, now_s=time.time())
+        if n and request.token is not None:
+            if NAME.fullmatch(name):
+                of_nodes.append((name, n, reason))
+            else:
+                of_tokens.append((request.token.name, n, reason))
+    now_s = time.time()
+    note_refused(hot, "node", of_nodes, now_s=now_s)
+    note_refused(hot, "token", of_tokens, now_s=now_s)
 
 
 def authenticate(requests: Sequence[IngestRequest], hot: HotStore) -> None:

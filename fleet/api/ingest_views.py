@@ -121,8 +121,12 @@ def _admitted(
     if call.problem is not None or call.token is None:
         raise call.problem or ProblemError(401, "Send a token.")
     with _turn(turn, call.token):
-        call.body = _read_body(request, max_bytes)
-        yield call
+        try:
+            call.body = _read_body(request, max_bytes)
+            yield call
+        except (ProblemError, RefusedError) as error:
+            note_refused(hot, "token", [(call.token.name, 1, str(error))], now_s=time.time())
+            raise
 
 
 @csrf_exempt
@@ -185,6 +189,9 @@ def _queue_samples(
         with _admitted(request, hot, samples_turn, max_bytes=most) as call:
             written = read(call)
         queue(hot, written, arrived_s=time.time())
+        if call.token is not None:
+            of_token = (call.token.name, written.n_rejected, written.reason)
+            note_refused(hot, "token", [of_token], now_s=time.time())
     except RefusedError as error:
         hot.count("ingest_errors")
         detail = f"The {error.field} {error.reason}."
@@ -236,7 +243,11 @@ def _store_steps(call: IngestRequest, hot: HotStore) -> StepIngestResult:
     hot.execute_all(
         ("HINCRBYFLOAT", "service:counters", name, n) for name, n in counts.items() if n
     )
-    note_refused(hot, "run", outcome.refused_of_runs, now_s=time.time())
+    now_s, refused = time.time(), outcome.refused_of_runs
+    note_refused(hot, "run", refused, now_s=now_s)
+    if call.token is not None:
+        unnamed = [(call.token.name, n, reason) for run, n, reason in refused if not run]
+        note_refused(hot, "token", unnamed, now_s=now_s)
     return outcome
 
 

@@ -26,6 +26,7 @@ from telemetry.ingest.lines import RefusedError
 from telemetry.ingest.step_reports import RunLine, StepLine, WorkerLine
 from telemetry.ingest.timing import shard_of
 from telemetry.store.hot import HotStore
+from trnwatch.identity import shortened
 
 NOT_REPORTED = "not reported"
 NO_PRICE = "no price known"
@@ -207,7 +208,7 @@ def starts_key(run: str) -> str:
 def _start_name(session: str, number: int) -> str:
     if session == AUTO:
         return f"{AUTO}-{number}"
-    return session if number == 1 else f"{session[:50]}:{number}"
+    return session if number == 1 else f"{shortened(session, 50)}:{number}"
 
 
 def _newest_start(run: str, session: str, newest: int) -> int:

@@ -131,13 +131,14 @@ class StepIngestResult(Refusals):
     wants_run: bool = False
     # Lines that are not kept: whether their job is another one is not known yet.
     n_waiting: int = 0
-    # Runs that refused lines name, how many, and why.
+    # Runs that refused lines name, empty for none, how many, and why.
     refused_of_runs: list[tuple[str, int, str]] = field(default_factory=list)
 
     def refuse_line(self, number: int, line: bytes, error: RefusedError) -> None:
         self.refuse(error.at(number))
-        if (named := RUN_IN_LINE.search(line)) is not None:
-            self.refused_of_runs.append((named[1].decode(), 1, str(error)))
+        named = RUN_IN_LINE.search(line)
+        run = "" if named is None else named[1].decode("utf-8", "replace")
+        self.refused_of_runs.append((run, 1, str(error)))
 
     def response(self) -> dict[str, Any]:
         requested = {"trace_s": math.ceil(self.trace_s)} if self.trace_s > 0 else {}

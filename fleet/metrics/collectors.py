@@ -114,7 +114,7 @@ EXPECTED = gauge(
 )
 REFUSED = gauge(
     "trnwatch_refused_reports_per_second",
-    "Reports refused over the last minute, by what they are about: a node or a run.",
+    "Reports refused over the last minute, by what they name: a node, a run, or only a token.",
     "kind",
     "name",
 )

@@ -45,6 +45,7 @@ from telemetry.ingest.exporters import KEEP
 from telemetry.node_files import agent_file, reporter_wheel
 from telemetry.store.history import run_history
 from telemetry.store.hot import hot_store
+from telemetry.store.refused import read_all_refused
 from telemetry.units import DAY_S, MINUTE_S
 
 PARTIALS = ("past", "stores", "strip", "heat-map", "runs", "alerts")
@@ -349,7 +350,8 @@ USUAL_NAME = "nodes"
 @require_http_methods(["GET", "HEAD", "POST"])
 def connect(request: HtmxRequest) -> HttpResponse:
     """Show three ways to connect nodes; an admin can create the token that they need."""
-    user = request.user
+    # Read first: what follows may make a token, which only this answer shows.
+    user, refused = request.user, read_all_refused(hot_store(), now_s=time.time())
     is_admin, form, secret = has_role(user, "admin"), TokenForm(), ""
     form.fields["name"].initial = USUAL_NAME
     if is_admin and request.method == "POST":
@@ -369,6 +371,7 @@ def connect(request: HtmxRequest) -> HttpResponse:
         "new_runs": Run.objects.filter(nodes__in=nodes).distinct().order_by("name")[:MOST_NEW],
         "last_used": used.first(),
         "n_tokens": tokens.count(),
+        "refused": [(*of.split(":", 1), each) for of, each in refused.items()][:MOST_NEW],
         "form": form if is_admin else None,
         "secret": secret,
         "address": request.build_absolute_uri("/").rstrip("/"),

@@ -10,6 +10,12 @@ from telemetry.ingest.lines import RefusedError, explain
 from telemetry.ingest.schemas import Labels
 
 QUOTED = re.compile(r" field `([^`]*)`")
+# What a name must be, for the answer to one that is not.
+NAME_RULES = {
+    "run": "letters, digits, dashes and underscores, at most 60",
+    "session": "letters, digits, dots, colons, dashes and underscores, at most 60",
+    "node": "letters, digits, dots, dashes and underscores, at most 80",
+}
 MAX_LINE_BYTES = 65_536
 MAX_WORKERS = 65_536
 MAX_COLLECTIVES = 512
@@ -206,7 +212,10 @@ def read_step_line(line: bytes) -> StepReport:
         # A missing or unknown field is only quoted in the reason.
         quoted = QUOTED.search(refused.reason)
         field = refused.field or (quoted[1][:40] if quoted else "")
-        raise RefusedError(field, refused.reason) from error
+        reason = refused.reason
+        if field in NAME_RULES:
+            reason += f"; give a name of {NAME_RULES[field]}"
+        raise RefusedError(field, reason) from error
     except UnicodeDecodeError as error:
         raise RefusedError("", "is not UTF-8") from error
     except RecursionError as error:

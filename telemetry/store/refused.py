@@ -1,4 +1,4 @@
-"""What was refused of each node and run within the last minute: how much, and why."""
+"""What was refused of each node, run and token within the last minute: how much, and why."""
 
 import re
 from collections import Counter
@@ -14,8 +14,8 @@ KEEP_S = SLOT_S * (N_SLOTS + 1)
 MAX_NAMES = 500
 MAX_REASON = 200
 RECENT, REASON, COUNT = "refused:recent", "refused:reason:", "refused:count:"
-# A refused line may be no JSON.
-RUN_IN_LINE = re.compile(rb'"run"\s*:\s*"([A-Za-z0-9][A-Za-z0-9._-]{0,79})"')
+# A refused line may be no JSON, and its name of a run too long, or no name.
+RUN_IN_LINE = re.compile(rb'"run"\s*:\s*"([^"\\\x00-\x1f]{1,80})')
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,10 @@ class RefusedReports:
 def note_refused(
     hot: Connection, kind: str, refused: Iterable[tuple[str, int, str]], *, now_s: float
 ) -> None:
-    """Count refused reports, given as (name, how many, reason); ``kind`` is node or run."""
+    """Count refused reports, given as (name, how many, reason).
+
+    ``kind`` is node, run, or token where reports name neither.
+    """
     slot = int(now_s // SLOT_S)
     counts: Counter[str] = Counter()
     reasons: dict[str, str] = {}

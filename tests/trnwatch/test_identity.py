@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
+import trnwatch.log
 from trnwatch.identity import identity_of, rank_place_of
 
 TORCHRUN = {"RANK": "65", "WORLD_SIZE": "128", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "32"}
@@ -148,3 +149,34 @@ def test_names_are_made_to_fit() -> None:
 
     assert me.run == "my-run-7b-v2"
     assert len(str(me.about["team"])) == 40
+
+
+@pytest.mark.parametrize("given", ["TRNWATCH_RUN", "SLURM_JOB_NAME", "run_name"])
+def test_long_names_that_begin_alike_stay_apart(given: str) -> None:
+    """Names of sweeps end with what differs; together they would be one run."""
+    names = [f"{'pretraining-of-llama-3-1-8b-' * 3}seed-{seed}" for seed in (1, 2)]
+    runs = [
+        identity_of({given: name}).run
+        if given.isupper()
+        else identity_of({}, suggested={"run": name}).run
+        for name in names
+    ]
+
+    assert runs[0] != runs[1]
+    assert {len(run) for run in runs} == {60}
+
+
+def test_a_long_name_is_logged_with_what_it_becomes(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trnwatch.log, "_warned", set())
+
+    run = identity_of({"TRNWATCH_RUN": "x" * 61}).run
+
+    assert f"has more than 60 characters: it is reported as {run}" in caplog.text
+
+
+def test_long_sessions_that_begin_alike_stay_apart() -> None:
+    starts = [{"TORCHELASTIC_RUN_ID": f"{'job-of-a-team-' * 5}{n}"} for n in (1, 2)]
+
+    assert len({identity_of(env).session for env in starts}) == len(starts)

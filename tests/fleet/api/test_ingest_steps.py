@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -25,11 +26,11 @@ Post = Callable[..., Any]
 def post(client: Client, secret: str, redis_url: str) -> Post:
     """Give a function that posts lines."""
 
-    def send(*lines: bytes, bearer: str = secret, **more: str) -> Any:
+    def send(*lines: bytes, bearer: str = secret, path: str = URL, **more: str) -> Any:
         headers = {name.replace("_", "-"): value for name, value in more.items()}
         headers["Authorization"] = f"Bearer {bearer}"
         return client.post(
-            URL, b"\n".join(lines), content_type="application/x-ndjson", headers=headers
+            path, b"\n".join(lines), content_type="application/x-ndjson", headers=headers
         )
 
     return send
@@ -204,6 +205,43 @@ def test_the_page_of_a_run_says_what_is_refused_of_it(post: Post, admin_client: 
     page = admin_client.get("/runs/mine/").content.decode()
 
     assert "4 reports refused within a minute: " in page
+
+
+def test_names_that_are_too_long_are_refused_with_the_limit_where_people_look(
+    post: Post, admin_client: Client
+) -> None:
+    for seed in (1, 2):
+        answer = post(step(1, "trn-a", ended_at=time.time(), run=f"{'a/b' * 40}{seed}")).json()
+
+        assert answer["field"] == "run"
+        assert "letters, digits, dashes and underscores, at most 60" in answer["detail"]
+    assert not Run.objects.exists()
+    shown = re.sub(r"\s+", " ", admin_client.get("/connect/").text)
+    assert f"Run <b>{('a/b' * 40)[:80]}</b>" in shown
+    assert "2 reports refused within a minute: run: " in shown
+    assert "dashes and underscores, at most 60" in shown
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "headers", "reason"),
+    [
+        (URL, b"nonsense", {}, "is not a JSON object"),
+        (URL, b"{}", {"content_encoding": "gzip"}, "gzip"),
+        ("/api/v1/ingest/neuron-monitor", b"nonsense", {}, "is not a JSON object"),
+        ("/api/v1/ingest/prometheus", b"{}", {}, "Send remote write 1.0"),
+        ("/api/v1/ingest/prometheus", b"{}", {"content_encoding": "snappy"}, "snappy block"),
+        ("/api/v1/ingest/otlp", b"{}", {}, "Send OTLP"),
+    ],
+)
+def test_what_names_no_node_and_no_run_is_shown_with_the_token_that_sent_it(
+    post: Post, admin_client: Client, path: str, body: bytes, headers: dict[str, str], reason: str
+) -> None:
+    assert 400 <= post(body, path=path, **headers).status_code < 500
+    post(body, path=path, bearer="trnw_nobody", **headers)
+
+    shown = re.sub(r"\s+", " ", admin_client.get("/connect/").text)
+
+    assert re.search(rf"Token <b>[^<]+</b>: <b[^>]*>1 report refused[^<]*{reason}", shown)
 
 
 def test_reports_about_simulated_runs_and_nodes_are_refused(

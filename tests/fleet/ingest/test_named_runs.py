@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from fleet.ingest.named_runs import run_in_tags
 from fleet.ingest.nodes import NodeIngest, store_batches
 from fleet.ingest.steps import StepIngest
 from fleet.models import Node, Run
+from telemetry.ingest.prometheus import run_of
 from telemetry.store.hot import HotStore
 from tests.fleet.api.training_jobs import ABOUT, line, step_lines
 from trnwatch.identity import identity_of
@@ -79,6 +81,23 @@ def test_a_tag_names_the_run_that_its_job_would_report(agents: Agents) -> None:
     agents.report(BEGAN_S, [f"run={name}"])
 
     assert trains() == dict.fromkeys(NODES, identity_of({"TRNWATCH_RUN": name}).run)
+
+
+def test_all_paths_give_a_long_name_the_same_run_and_others_another() -> None:
+    names = [f"{'llama-3.1-8b-' * 6}{seed}" for seed in (1, 2)]
+
+    by_path = [
+        {
+            identity_of({"TRNWATCH_RUN": name}).run,
+            run_in_tags([f"run={name}"]),
+            run_of({"run": name}),
+            run_of({"pod_name": f"{name}-worker-0"}),
+        }
+        for name in names
+    ]
+
+    assert [len(runs) for runs in by_path] == [1, 1]
+    assert by_path[0] != by_path[1]
 
 
 def test_a_job_that_restarts_keeps_its_nodes_and_one_that_ends_does_not(agents: Agents) -> None:

@@ -14,6 +14,8 @@ from telemetry.ingest.exporters import KEEP, ROWS
 from tests.helpers import just_now
 
 Page = Callable[..., str]
+
+pytestmark = pytest.mark.usefixtures("hot")
 ROOT = Path(__file__).resolve().parents[3]
 
 
