@@ -67,6 +67,9 @@ PLACEMENTS = "ingest:placements"
 MAX_PLACEMENTS = 512
 MAX_STREAMS = 16
 KEEP_S = 30 * DAY_S
+# Redis, by node: what its agent last said of its size, for what else is heard of the node.
+SIZE = "ingest:size:"
+SIZE_KEEP_S = DAY_S
 # Many nodes in one command: the client takes longer for a command than Redis does.
 LAST_NUMBERS = """
 local numbers = {}
@@ -204,6 +207,8 @@ class IngestBatch(Refusals):
     clock: str = ""
     # Whether the node's agent was asked to end.
     is_stopping: bool = False
+    # Devices, cores and EFA devices, where an agent said them and its row was stored.
+    size: tuple[int, int, int] | None = None
     blocks: list[Block] = field(default_factory=list)
     reports: list[NodeReport] = field(default_factory=list)
     numbered: list[NumberedLine] = field(default_factory=list)
@@ -281,6 +286,11 @@ def store_batches(hot: HotStore, deliveries: Sequence[IngestBatch]) -> None:
     }
     if timings:
         commands.append(("HSET", TIMINGS, *chain.from_iterable(timings.items())))
+    commands += [
+        ("SET", SIZE + d.node, msgspec.msgpack.encode(d.size), "EX", SIZE_KEEP_S)
+        for d in deliveries
+        if d.size is not None
+    ]
     commands += note_stopping((d.node for d in deliveries if d.is_stopping), now_s=now_s)
     # They have an agent.
     if clocked := [d.node for d in deliveries if d.n_accepted and d.clock]:
@@ -557,16 +567,16 @@ class NodeIngest:
             else:
                 known = self._known.get(delivery.node)
                 readings = [read_line(line, shape=known.shape if known else None)]
-            delivery.node = self._admit(readings[0], delivery.node)
+            self._admit(readings[0], delivery)
         except RefusedError as error:
             delivery.refuse(error.at(number))
         else:
             good += [(number, line, reading) for reading in readings]
 
-    def _admit(self, reading: Reading, name: str) -> str:
-        """Return the reading's node name; create or update its row."""
+    def _admit(self, reading: Reading, delivery: IngestBatch) -> None:
+        """Give a delivery the name of the reading's node; create or update its row."""
         identity = reading.identity
-        name = name or identity.instance_id or identity.instance_name
+        name = delivery.node or identity.instance_id or identity.instance_name
         if not name:
             raise RefusedError("instance_info.instance_id", "is empty: name the node (node=NAME)")
         if not NAME.fullmatch(name):
@@ -589,11 +599,12 @@ class NodeIngest:
         if not same or now_s - known.stored_s > REFRESH_S:
             store_row(name, identity, reading.shape, n_efa, row=self._rows.pop(name, None))
             known.stored_s, known.n_efa = now_s, n_efa
+            delivery.size = (reading.shape.n_devices, reading.shape.n_cores, n_efa)
         known.shape, known.identity, known.seen_s = reading.shape, identity, now_s
         self._known[name] = known
         if len(self._known) > MAX_KNOWN:
             del self._known[next(iter(self._known))]
-        return name
+        delivery.node = name
 
     def _place(
         self,

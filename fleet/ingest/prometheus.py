@@ -15,7 +15,7 @@ from django.db import OperationalError
 from redis.exceptions import RedisError
 
 from fleet.ingest.named_runs import assign_run, update_runs
-from fleet.ingest.nodes import IngestBatch, store_batches
+from fleet.ingest.nodes import SIZE, IngestBatch, store_batches
 from fleet.ingest.rows import NAME, NAME_RULE, store_labels, store_row
 from fleet.models import Node
 from telemetry.blocks import METRICS, Block, FloatArray
@@ -65,6 +65,7 @@ class QueuedSamples(msgspec.Struct, array_like=True):
 
 _QUEUED = msgspec.msgpack.Decoder(QueuedSamples)
 _STATE = msgspec.msgpack.Decoder(NodeSeries)
+_SIZE = msgspec.msgpack.Decoder(tuple[int, int, int])
 
 
 class KnownName(msgspec.Struct, array_like=True):
@@ -239,15 +240,25 @@ def _assemble(hot: HotStore, nodes: Sequence[str], *, now_s: float) -> dict[str,
     replies = hot.execute_all(
         command
         for node in nodes
-        for command in (("GET", STATE + node), ("LRANGE", QUEUE + node, 0, REQUESTS_AT_ONCE - 1))
+        for command in (
+            ("GET", STATE + node),
+            ("LRANGE", QUEUE + node, 0, REQUESTS_AT_ONCE - 1),
+            ("GET", SIZE + node),
+        )
     )
     states: dict[str, NodeSeries] = {}
     batches: dict[str, IngestBatch] = {}
     readings: dict[str, list[tuple[Reading, float]]] = {}
     changed: set[str] = set()
     commands: list[tuple[object, ...]] = [("EXPIRE", LOCK, LOCK_S)]
-    for node, packed, queued in zip(nodes, replies[::2], replies[1::2], strict=True):
+    sizes: dict[str, tuple[int, int, int]] = {}
+    for node, packed, queued, size in zip(
+        nodes, replies[::3], replies[1::3], replies[2::3], strict=True
+    ):
         state = states[node] = _STATE.decode(packed) if packed else NodeSeries()
+        if size:
+            sizes[node] = _SIZE.decode(size)
+        state.said = sizes[node][:2] if size else None
         batch = IngestBatch(node=node)
         for one in map(_QUEUED.decode, queued):
             state.identity |= one.identity
@@ -269,7 +280,8 @@ def _assemble(hot: HotStore, nodes: Sequence[str], *, now_s: float) -> dict[str,
     rows = Node.objects.select_related("run").filter(name__in=list(readings))
     by_name = {row.name: row for row in rows}
     for node, complete in readings.items():
-        _fill(batches[node], complete, states[node], by_name.get(node), now_s=now_s)
+        n_efa = sizes[node][2] if node in sizes else 0
+        _fill(batches[node], complete, states[node], by_name.get(node), n_efa, now_s=now_s)
     if batches:
         store_batches(hot, list(batches.values()))
         refused = [(n, b.n_refused, b.refused[0].problem) for n, b in batches.items() if b.refused]
@@ -292,10 +304,14 @@ def _fill(
     readings: Sequence[tuple[Reading, float]],
     state: NodeSeries,
     row: Node | None,
+    n_efa: int,
     *,
     now_s: float,
 ) -> None:
-    """Add the seconds of a node's readings to its batch; update its row, labels and run."""
+    """Add the seconds of a node's readings to its batch; update its row, labels and run.
+
+    ``n_efa`` are its EFA devices as its agent says, 0 where it says none.
+    """
     # Scrapes of several exporters cover the same seconds; the first value of a metric holds.
     by_tick: dict[int, Mapping[str, FloatArray]] = {}
     for reading, end_s in readings:
@@ -309,7 +325,8 @@ def _fill(
     batch.n_accepted, batch.period_s = len(readings), reading.period_s
     labels = {name: value for name, (value, _) in state.labels.items()}
     try:
-        row = store_row(batch.node, reading.identity, reading.shape, reading.n_efa, row=row)
+        n_efa = n_efa or reading.n_efa
+        row = store_row(batch.node, reading.identity, reading.shape, n_efa, row=row)
         if labels:
             store_labels(batch.node, labels, row=row)
         n_scrapes = sum(bool(each.values.keys() & OF_ACCELERATORS) for each, _ in readings)

@@ -577,6 +577,8 @@ class NodeSeries(msgspec.Struct):
     exporters: dict[str, ExporterState] = {}
     # By name: the value, and when it was last given.
     labels: dict[str, tuple[str, float]] = {}
+    # Devices and cores as the node's agent says: that outweighs all else.
+    said: tuple[int, int] | None = None
 
     @property
     def n_waiting(self) -> int:
@@ -736,7 +738,9 @@ class NodeSeries(msgspec.Struct):
 
     @property
     def shape(self) -> Shape:
-        """The node's devices and cores: as its exporter says, else its type, else as seen."""
+        """The node's devices and cores: as its agent says, its exporter, its type, or as seen."""
+        if self.said is not None:
+            return Shape(*self.said)
         kind = catalog.instances().get(self.identity.get("instance_type", ""))
         cores, devices = (_n_seen(self.parts.get(kind, ())) for kind in ("core", "device"))
         n_devices = self.n_devices or (kind.n_devices if kind else 0) or devices

@@ -21,8 +21,10 @@ from telemetry.detect.stopped import find_silent
 from telemetry.exporter.hardware import read_snapshot
 from telemetry.store.connection import Command
 from telemetry.store.hot import HotStore
+from telemetry.store.refused import read_refused
 from tests.fleet.api.conftest import Post
 from tests.helpers import NOON
+from tests.telemetry.ingest.reports import encoded, report
 from tests.telemetry.ingest.test_prometheus import message, monitor
 from trnwatch.identity import identity_of
 
@@ -56,6 +58,37 @@ def utilization(hot: HotStore, start: int, end: int) -> np.ndarray[Any, Any]:
     """Return the first core's utilization by second."""
     span = hot.window(f"node:{NODE}", ("core_utilization_ratio",), start=start, end=end)
     return span.values["core_utilization_ratio"][:, 0, 0]
+
+
+@pytest.mark.parametrize("first", ["agent", "Prometheus"])
+def test_the_size_that_an_agent_says_outweighs_what_is_seen_in_series(
+    write: Post, post: Post, hot: HotStore, first: str
+) -> None:
+    """No type is known that would say the size: the highest number of a device did."""
+    document = report("trn1.2xlarge")
+    document["instance_info"] |= {"instance_type": "", "instance_id": NODE}
+    end = int(time.time())
+
+    def scrape(at_s: int) -> None:
+        labels = {"node": NODE, "instance": ADDRESS}
+        series = [
+            ("neuroncore_utilization_ratio", labels | {"neuroncore": core}, 0.5)
+            for core in ("0", "1", "5")
+        ]
+        assert write(packed(*series, at_s=at_s)).status_code == 204
+        assert prometheus.assemble(hot, now_s=time.time() + LATER_S) == 1
+
+    if first == "Prometheus":
+        scrape(end - 30)
+        assert Node.objects.get(name=NODE).n_cores == 6
+    assert post(encoded(document), node=NODE).status_code == 200
+    scrape(end - 15)
+    scrape(end)
+
+    node = Node.objects.get(name=NODE)
+    assert (node.n_devices, node.n_cores) == (1, 2)
+    refused = read_refused(hot, [f"node:{NODE}"], now_s=time.time() + LATER_S)
+    assert "core 5, but the node has 2" in str(refused[f"node:{NODE}"])
 
 
 def test_scrapes_become_seconds_of_a_new_node(write: Post, hot: HotStore) -> None:
