@@ -455,7 +455,17 @@ def part_of(row: Row, labels: Mapping[str, str]) -> str | None:
 def host_of(address: str) -> str:
     """Return the host of a scraped address, without its port."""
     name, colon, port = address.rpartition(":")
-    return name.strip("[]") if colon and port.isdecimal() else address
+    has_port = colon and port.isdecimal() and (":" not in name or name.endswith("]"))
+    return (name if has_port else address).strip("[]")
+
+
+def is_of_every_machine(host: str) -> bool:
+    """Whether a host is what each machine calls itself: it names none of them."""
+    if host.partition(".")[0].lower() == "localhost":
+        return True
+    return is_address(host) and (
+        (address := ipaddress.ip_address(host)).is_loopback or address.is_unspecified
+    )
 
 
 def is_address(host: str) -> bool:
@@ -464,6 +474,10 @@ def is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _names_no_host(name: str) -> bool:
+    return not name or CONTAINER.fullmatch(name) is not None or is_of_every_machine(name)
 
 
 class NamedBy(IntEnum):
@@ -491,6 +505,8 @@ class NodeName(NamedTuple):
 def name_of(labels: Mapping[str, str]) -> NodeName:
     """Name the node of a series: by its label, Kubernetes, its host, its number, its address."""
     host = host_of(labels.get(ADDRESS, ""))
+    if is_of_every_machine(host):
+        host = ""
     number, pod = labels.get("instance_id", ""), labels.get("pod", "")
     given, by = labels.get("node", ""), NamedBy.LABEL
     if not given:
@@ -499,7 +515,7 @@ def name_of(labels: Mapping[str, str]) -> NodeName:
     if not given:
         by = NamedBy.HOST
         hosts = (labels.get(n, "") for n in HOST_LABELS)
-        given = next((h for h in hosts if h and h != pod and not CONTAINER.fullmatch(h)), "")
+        given = next((h for h in hosts if h != pod and not _names_no_host(h)), "")
     if not given and host and host != pod and not is_address(host):
         # An address that a user chose; only a number, or a Kubernetes name, says more.
         given = host

@@ -60,10 +60,6 @@ UNITS = {
     "percent": ("percent", "ratio"),
     "1": ("ratio",),
 }
-NO_NODE = (
-    "names no node: give the resource attribute host.name, k8s.node.name, host.id or "
-    "service.instance.id"
-)
 NAMED = "docs/real-nodes.md has the names that are"
 NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_:]+")
 
@@ -343,8 +339,6 @@ def _series_of(
     series = known_series.of(encoded, lambda: pairs)
     if series is None:
         values = exporters.common_labels(pairs)
-        if not exporters.name_of(values).name:
-            raise RejectedError(NO_NODE)
         row = row_of(name, values)
         if row is not None and row.part and not values.get(row.part):
             raise RejectedError(f"has a point without the attribute {row.part}")

@@ -46,6 +46,11 @@ from telemetry.write_request import EncodedSeries, Label
 from trnwatch.identity import run_name
 
 MS = 1000.0
+NO_NODE = (
+    "names no node: each machine calls itself localhost. Give a label node, such as the external "
+    "label of a Prometheus that scrapes its own machine, or the resource attribute host.name, "
+    "k8s.node.name, host.id or service.instance.id"
+)
 # Labels that tell what a node trains: the run itself, or the pod of a job.
 RUN_LABEL, POD_LABELS = "run", ("pod_name", "exported_pod", "k8s_pod_name")
 # Labels of nodes, by the labels of series that give them.
@@ -278,16 +283,20 @@ def recognise(labels: tuple[tuple[str, str], ...]) -> Series | None:
     name, unit = values.get("__name__", ""), values.pop(exporters.UNIT, "")
     exporter, _ = ROWS.get(name, ("", ()))
     row = row_of(name, values)
-    if exporter == INSPECTOR and values.get("instance") and "exported_node" not in values:
+    scraped = exporters.host_of(values.get(exporters.ADDRESS, ""))
+    is_named = bool(scraped) and not exporters.is_of_every_machine(scraped)
+    if exporter == INSPECTOR and is_named and "exported_node" not in values:
         # Its own labels are what its host, or container, calls itself.
         values.pop("node", None)
         values.pop("hostname", None)
     named = exporters.name_of(values)
-    if row is None or not named.name or len(values.get(row.part, "")) > MAX_PART:
+    if row is None or len(values.get(row.part, "")) > MAX_PART:
         return None
     # Only ECC counts may be those of the whole node.
     if row.part and not values.get(row.part) and row.metric not in exporters.ECC:
         return None
+    if not named.name:
+        raise RejectedError(NO_NODE)
     part = exporters.part_of(row, values)
     if part is None:
         raise RejectedError(

@@ -83,6 +83,25 @@ def test_a_node_is_named_by_its_label_or_its_host() -> None:
     assert named({"instance": "ip-10-0-0-7"}) == "ip-10-0-0-7"
     assert named({"instance": "10.0.0.7:8000", "node": "trn-07"}) == "trn-07"
     assert named({}) == ""
+    assert named({"instance": "[fd00::7]:8000"}) == named({"instance": "fd00::7"}) == "fd00::7"
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LocalHost.localdomain", "127.0.0.1", "0.0.0.0", "[::1]"]
+)
+def test_what_each_machine_calls_itself_names_none(host: str) -> None:
+    """As Prometheus on each node scrapes it: all nodes would be one."""
+    itself = {"instance": f"{host}:8000", "hostname": "localhost"}
+    found = samples_of(
+        message(
+            ("node_memory_MemTotal_bytes", itself, 1.0),
+            ("node_memory_MemTotal_bytes", itself | {"instance_id": "i-07"}, 1.0),
+            ("node_memory_MemTotal_bytes", itself | {"node": "trn-08"}, 1.0),
+        )
+    )
+
+    assert (found.n_rejected, set(found.by_node)) == (1, {"i-07", "trn-08"})
+    assert "node_memory_MemTotal_bytes names no node" in found.reason
 
 
 @pytest.mark.parametrize(
@@ -457,6 +476,8 @@ def test_of_collectives_those_across_nodes_count() -> None:
     # A label of the target names the node; Inspector's own, without one of its target's.
     for labels, node in (
         ({"node": "gpu-7", "exported_node": "pod-3", "instance": "a:1"}, "gpu-7"),
+        # Scraped on its own machine, it knows its host better than the address.
+        ({"node": "pod-3", "instance": "localhost:1"}, "pod-3"),
         ({"node": "gpu-7"}, "gpu-7"),
     ):
         read = samples_of(message(("nccl_bus_bandwidth_gbs", {"n_nodes": "2", **labels}, 1.0)))
