@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Any
 
 from django.db import transaction
+from django.db.models import Q
 
 from fleet.ingest.rows import check_room
 from fleet.models import Node, Run
@@ -184,6 +185,22 @@ def assign_node(hot: HotStore, run: Run, report: WorkerLine, *, now: datetime) -
     rank = report.rank if is_first and report.rank is not None else node.rank
     if (node.run_id, node.rank) != (run.pk, rank) or node.retired_at:
         Node.objects.filter(pk=node.pk).update(run=run, rank=rank, **BACK)
+
+
+def known_name(name: str, *, now: datetime) -> str:
+    """Return the name of a node that its training job calls by its instance id.
+
+    Its agent or a label may give it another name. What was stored under the id before that was
+    known is retired.
+    """
+    heard = Node.objects.unretired().filter(source=Node.Source.NEURON_MONITOR)
+    names = heard.filter(Q(name=name) | Q(instance_id=name)).order_by("-pk")
+    known = list(names.values_list("name", flat=True))
+    if not known or name in known:
+        return name
+    by_job = Node.objects.unretired().filter(name=name, source=Node.Source.STEPS)
+    by_job.update(run=None, retired_at=now)
+    return known[0]
 
 
 def _is_kept(hot: HotStore, node: Node, run: Run, *, now_s: float) -> bool:

@@ -22,6 +22,7 @@ from fleet.ingest.runs import (
     REFRESH_S,
     SessionResolver,
     assign_node,
+    known_name,
     refresh_run,
     starts_key,
     tokens_of,
@@ -70,6 +71,8 @@ from telemetry.store.packing import steps_where
 from telemetry.store.refused import RUN_IN_LINE
 from telemetry.units import DAY_S
 
+# How the names of EC2's instances begin; a training job names its node so by default.
+INSTANCE_ID = "i-"
 # A clock that is off by more than this is corrected.
 SKEW_S = 2.0
 UPDATED_FIELDS = (
@@ -161,6 +164,7 @@ class StepIngest:
         self._tied: dict[tuple[str, str, str], float] = {}
         self._starts = SessionResolver(monotonic)
         self._jobs = JobGuard()
+        self._names: dict[str, tuple[float, str]] = {}
         self._clocks: dict[str, ClockOffset] = {}
         self._kept_clocks: dict[str, str] = {}
 
@@ -219,7 +223,7 @@ class StepIngest:
         others: dict[str, OtherJobError | None] = {}
         for number, line in lines:
             try:
-                report = read_step_line(line)
+                report = self._with_known_node(read_step_line(line), now_s=now_s)
                 if isinstance(report, WorkerLine):
                     session = report.session
                     report.session = self._starts.session_of(hot, report, now_s=now_s)
@@ -246,6 +250,22 @@ class StepIngest:
                 outcome.n_waiting += 1
                 outcome.wants_run = True
         return kept
+
+    def _with_known_node(self, report: StepReport, *, now_s: float) -> StepReport:
+        """Replace the instance id of a node by the node's name, where that is known."""
+        name = report.runs_on if isinstance(report, WorkerLine) else None
+        name = name or (report.node if isinstance(report, RunLine) else None)
+        if name is None or not name.startswith(INSTANCE_ID):
+            return report
+        at_s, known = self._names.get(name, (-REFRESH_S, name))
+        if self._monotonic() - at_s >= REFRESH_S:
+            known = known_name(name, now=datetime.fromtimestamp(now_s, UTC))
+            if len(self._names) >= MAX_KNOWN:
+                self._names.clear()
+            self._names[name] = (self._monotonic(), known)
+        if known != name:
+            report.node = known
+        return report
 
     def _admit(self, hot: HotStore, report: StepReport, now_s: float) -> bool:
         """Create or update the rows of run and node; refuses what is not allowed.

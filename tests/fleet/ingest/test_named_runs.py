@@ -11,9 +11,10 @@ from fleet.ingest.named_runs import run_in_tags
 from fleet.ingest.nodes import NodeIngest, store_batches
 from fleet.ingest.steps import StepIngest
 from fleet.models import Node, Run
+from fleet.runs.state import state_of
 from telemetry.ingest.prometheus import run_of
 from telemetry.store.hot import HotStore
-from tests.fleet.api.training_jobs import ABOUT, line, step_lines
+from tests.fleet.api.training_jobs import ABOUT, line, step, step_lines
 from trnwatch.identity import identity_of
 
 BEGAN_S = float(int(time.time()) - 3000)
@@ -136,6 +137,33 @@ def test_what_a_job_reports_itself_outweighs_a_tag(agents: Agents) -> None:
         "trn-a": "real",
         "trn-b": "real",
     }
+
+
+@pytest.mark.parametrize("is_agent_first", [True, False])
+def test_a_job_that_names_its_node_by_its_instance_id_means_the_node_of_its_agent(
+    agents: Agents, hot: HotStore, *, is_agent_first: bool
+) -> None:
+    """The agent runs with ``--node``; its job names the node as it does by default."""
+    clock = iter(range(0, 10_000, 61))
+    jobs = StepIngest(lambda: float(next(clock)))
+    at_s = time.time()
+    if is_agent_first:
+        agents.report(at_s, [], nodes=NODES[:1])
+    for number in (1, 2):
+        lines = [
+            line("run", **ABOUT, node="i-trn-a", node_labels={"rack": "7"}),
+            step(number, "i-trn-a", ended_at=at_s + number, n_workers=1, rank=0, boot="b"),
+        ]
+        assert jobs.deliver(hot, lines, arrived_s=at_s + number).n_accepted == len(lines)
+        agents.report(at_s + number, [], nodes=NODES[:1])
+
+    in_use = Node.objects.unretired()
+    assert [(node.name, node.run and node.run.name) for node in in_use] == [("trn-a", "real")]
+    assert in_use.get().labels == {"rack": "7"}
+    assert len(hot.steps("real", since_s=at_s - 60)) == 2
+    state = state_of(hot, "real")
+    assert state is not None
+    assert [member.node for member in state.members.values()] == ["trn-a"]
 
 
 def test_a_tag_adds_nodes_to_the_run_that_one_worker_reports(agents: Agents) -> None:
