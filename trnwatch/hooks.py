@@ -75,6 +75,12 @@ class HookedSteps:
         if waiting is not None:
             self.reporter.take(*waiting)
 
+    def finish(self, *, failed: bool = False, reason: str = "") -> None:
+        """Report the end; what comes next, until another training begins, is no step."""
+        self.flush()
+        self._step = None
+        self.reporter.finish(failed=failed, reason=reason)
+
 
 def guarded(hook: Any) -> Any:
     """Wrap a hook so that its exceptions are logged once and never reach training."""

@@ -68,8 +68,7 @@ class StepReports(TrainerCallback):  # type: ignore[misc]
 
     @guarded
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._steps.flush()
-        self.reporter.finish()
+        self._steps.finish()
 
 
 def _after_evaluation(control: Any) -> str:

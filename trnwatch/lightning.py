@@ -81,11 +81,11 @@ class StepReports(Callback):  # type: ignore[misc]
     @guarded
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Report that training failed, with the exception's type as the reason."""
-        self.reporter.finish(failed=True, reason=type(exception).__name__)
+        self._steps.finish(failed=True, reason=type(exception).__name__)
 
     @guarded
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        self.reporter.finish()
+        self._steps.finish()
 
 
 def loss_of(trainer: Any) -> Optional[float]:

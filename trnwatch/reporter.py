@@ -197,9 +197,9 @@ class Reporter:
     def suggest(self, **facts: Any) -> None:
         """Set facts of the run that neither arguments nor environment set.
 
-        A run that is reported already keeps its name.
+        A run that is reported already keeps its name; one that begins after its end has another.
         """
-        if self._sender is not None and self._sender.has_begun:
+        if self._sender is not None and self._sender.has_begun and not self._is_over:
             facts.pop("run", None)
         self._suggested.update({name: fact for name, fact in facts.items() if fact})
         self._update_identity()

@@ -137,6 +137,25 @@ def test_a_run_that_the_framework_names_begins_under_no_other_name(
     assert {line["run"] for line in lines} == {"llama-lr3"}
 
 
+def test_a_callback_of_two_trainings_reports_two_runs(listener: Listener) -> None:
+    """As in a sweep or a notebook: the second one is no long step of the first."""
+    callback = huggingface.StepReports(Reporter(listener.url, token="t", env=ENV))
+    for n_ended, name in enumerate(("lr-1", "lr-2"), 1):
+        Trainer(callback, run_name=name).train(n_steps=2)
+        until(lambda n=n_ended: sum(line["kind"] == "end" for line in listener.lines) == n)
+        time.sleep(30 * WHILE_S)
+    steps = [line for line in listener.lines if line["kind"] == "step"]
+
+    assert [(step["run"], step["step"]) for step in steps] == [
+        ("lr-1", 1),
+        ("lr-1", 2),
+        ("lr-2", 1),
+        ("lr-2", 2),
+    ]
+    assert max(step["step_s"] for step in steps) < 20 * WHILE_S
+    assert len({step["boot"] for step in steps}) == 2
+
+
 def test_a_run_that_is_reported_already_keeps_its_name(listener: Listener) -> None:
     lines = train_after_a_while(listener, ENV | {"SLURM_JOB_NAME": "llama"}, announces=True)
 
