@@ -14,7 +14,7 @@ from django.db import DatabaseError, close_old_connections
 from django.http import parse_cookie
 
 from fleet.access.tokens import CHALLENGE, TokenCache, bearer
-from fleet.api.ingest import store_unavailable
+from fleet.api.ingest import check_sender, store_unavailable
 from fleet.models.problem import ProblemError
 
 # The largest body of an unidentified client; the sign-in form is far smaller.
@@ -52,8 +52,8 @@ class ClientCheck:
             if scope or header:
                 secret = bearer(header)
                 if not self._tokens.has(secret, scope):
-                    check = own_connection()(self._tokens.check)
-                    await loop.run_in_executor(self._thread, check, secret, scope)
+                    check = own_connection()(check_sender if scope else TokenCache.check)
+                    await loop.run_in_executor(self._thread, check, self._tokens, secret, scope)
                 return
             key = parse_cookie(cookies).get(settings.SESSION_COOKIE_NAME, "")
             if bool(key) and await loop.run_in_executor(self._thread, _is_signed_in, key):

@@ -186,12 +186,24 @@ def _note_refused_nodes(hot: HotStore, requests: Sequence[IngestRequest]) -> Non
     note_refused(hot, "token", of_tokens, now_s=now_s)
 
 
+def check_sender(known: TokenCache, secret: str, scope: str) -> Token:
+    """Return the token of a secret; what is sent with an expired or revoked one is counted."""
+    try:
+        return known.check(secret, scope)
+    except ProblemError as error:
+        if error.who:
+            of_token = (error.who.removeprefix(MACHINE_PREFIX), 1, str(error))
+            with suppress(RedisError):
+                note_refused(hot_store(), "token", [of_token], now_s=time.time())
+        raise
+
+
 def authenticate(requests: Sequence[IngestRequest], hot: HotStore) -> None:
     """Set the token of each request, or its problem if it is refused or over the limit."""
     for request in requests:
         try:
             secret = bearer(request.headers.get("authorization", ""))
-            request.token = tokens.check(secret, Token.Scope.INGEST)
+            request.token = check_sender(tokens, secret, Token.Scope.INGEST)
         except ProblemError as error:
             request.problem = error
         except DatabaseError as error:

@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from telemetry.store.hot import HotStore, open_store
+from telemetry.store.refused import read_all_refused
 from tests import warm
 from tests.fleet.api.conftest import URL
 from tests.fleet.ops.installation import prepared
@@ -324,6 +325,7 @@ def test_a_token_of_another_scope_is_refused_before_the_body_is_sent(site: Site)
     secret = site.manage("create_token", "reader", "--scope", "read").split()[-1]
     with half_sent(site, URL, f"Authorization: Bearer {secret}", sent=0) as client:
         assert client.recv(1000).startswith(b"HTTP/1.1 403")
+    assert "scope `ingest`" in str(read_all_refused(site.hot, now_s=time.time())["token:reader"])
 
 
 def test_who_is_signed_in_may_send_large_files(site: Site) -> None:

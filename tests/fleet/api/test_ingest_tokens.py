@@ -47,7 +47,7 @@ def test_a_token_of_the_wrong_scope_learns_which_it_needs(post: Post) -> None:
     assert not Node.objects.exists()
 
 
-def test_a_token_that_expired_is_refused(post: Post) -> None:
+def test_a_token_that_expired_is_refused_and_shown(post: Post, admin_client: Client) -> None:
     then = datetime.now(UTC) - timedelta(minutes=1)
     _, old = Token.issue("old", Token.Scope.INGEST, now=NOON, expires_at=then)
 
@@ -55,6 +55,9 @@ def test_a_token_that_expired_is_refused(post: Post) -> None:
 
     assert response.status_code == 401
     assert "expired" in response.json()["detail"]
+    assert "1 report refused within a minute: The token expired" in admin_client.get(
+        "/connect/"
+    ).text.replace("\u202f", " ")
 
 
 def test_a_token_that_was_revoked_is_refused(post: Post) -> None:
