@@ -370,11 +370,9 @@ class StepIngest:
             store_worker_steps(hot, worker_steps, now_s=now_s) if worker_steps else (0, [], {})
         )
         lines = [number for number, report in numbered.items() if isinstance(report, StepLine)]
-        for i, reason in others.items():
-            run, session, _ = worker_steps[i][0]
-            error = RefusedError("session", f"{session!r} {reason}")
+        for i, error in others.items():
             outcome.refuse(error.at(lines[i]))
-            outcome.refused_of_runs.append((run, 1, str(error)))
+            outcome.refused_of_runs.append((worker_steps[i][0][0], 1, str(error)))
         if whole:
             rows = {name: run for name, (_, run) in dict(self._runs).items()}
             outcome.n_steps = store_assembled(hot, whole, now_s=now_s, rows=rows)
@@ -503,11 +501,11 @@ def _merge_members(before: Member | None, new: Member) -> Member:
 
 def store_worker_steps(
     hot: HotStore, worker_steps: Sequence[tuple[Step, WorkerStep]], *, now_s: float
-) -> tuple[int, list[Step], dict[int, str]]:
+) -> tuple[int, list[Step], dict[int, RefusedError]]:
     """Store worker steps; return how many were new, the steps to assemble, and what is refused.
 
     A repeat with a better time replaces the first copy, and its step is assembled again. Another
-    step with the number of a stored one is refused: its reason, by its place.
+    step with the number of a stored one is refused: why, by its place.
     """
     is_past = [each.ended_at_s < now_s - ROLLED_UP_S for _, each in worker_steps]
     # One after the other: all at once they take many times a request's bytes.
@@ -536,7 +534,7 @@ def store_worker_steps(
     others = {
         i: _why_other(worker_steps[i], before)
         for i, before in stored.items()
-        if worker_steps[i][1].is_other_than(before)
+        if worker_steps[i][1].is_other_than(before) or worker_steps[i][1].is_of_namesake_of(before)
     }
     moved = [
         worker_steps[i]
@@ -560,13 +558,20 @@ def store_worker_steps(
     return sum(is_new), sorted(whole), others
 
 
-def _why_other(sent: tuple[Step, WorkerStep], stored: WorkerStep) -> str:
-    (_, _, number), worker_step = sent
+def _why_other(sent: tuple[Step, WorkerStep], stored: WorkerStep) -> RefusedError:
+    (_, session, number), worker_step = sent
+    if not worker_step.is_other_than(stored):
+        return RefusedError(
+            "worker",
+            f"{stored.worker} has reported another step {number} at the same time: it is not "
+            f"stored. Give each process a name of its own, such as {stored.node}/1",
+        )
     later_s = worker_step.later_s(stored)
-    return (
-        f"has step {number} of {stored.worker} already, which ended {abs(later_s):,.0f} s "
-        f"{'before' if later_s > 0 else 'after'} this one: it is not stored. Give each start of "
-        "the job a session of its own"
+    return RefusedError(
+        "session",
+        f"{session!r} has step {number} of {stored.worker} already, which ended "
+        f"{abs(later_s):,.0f} s {'before' if later_s > 0 else 'after'} this one: it is not "
+        "stored. Give each start of the job a session of its own",
     )
 
 

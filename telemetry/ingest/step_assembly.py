@@ -65,6 +65,13 @@ class WorkerStep(msgspec.Struct, array_like=True, gc=False, frozen=True):
         lasted_s = self.step_s if later_s > 0 else stored.step_s
         return abs(later_s) >= max(MOVED_S, lasted_s)
 
+    def is_of_namesake_of(self, stored: "WorkerStep") -> bool:
+        """Whether another process reported a step of this number under the same name.
+
+        A repeat has the same rank and duration.
+        """
+        return (self.rank, self.step_s) != (stored.rank, stored.step_s)
+
 
 def worker_step_of(
     line: StepLine, *, correction_s: float, offset_s: float = math.inf

@@ -70,6 +70,20 @@ def test_reports_over_several_lines_are_read(post: Post) -> None:
     assert (answer["accepted"], answer["n_refused"]) == (4, 0)
 
 
+@pytest.mark.parametrize("other", [{"rank": 1}, {"step_s": 1.01}])
+def test_processes_of_one_name_are_told_to_have_their_own(
+    post: Post, admin_client: Client, other: dict[str, float]
+) -> None:
+    """As where each process of a node reports as the host: all but the first were repeats."""
+    first = {"ended_at": time.time() - 0.02, "rank": 0}
+    post(step(1, "trn-a", **first))
+
+    answer = post(step(1, "trn-a", **first | other)).json()
+
+    assert (answer["field"], "such as trn-a/1" in answer["detail"]) == ("worker", True)
+    assert "Give each process a name of its own" in admin_client.get("/runs/real/").text
+
+
 def test_what_is_sent_again_counts_once(post: Post, hot: HotStore) -> None:
     lines = step_lines(1, ended_at=time.time(), tokens=1000)
 
