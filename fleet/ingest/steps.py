@@ -73,6 +73,10 @@ from telemetry.units import DAY_S
 
 # How the names of EC2's instances begin; a training job names its node so by default.
 INSTANCE_ID = "i-"
+# A worker's steps do not overlap. One that seems this many times as long as the time since the one
+# before is in milliseconds, 1,000 times as many; a clock that is set back may show a few times.
+# Senders may give ends in whole seconds.
+UNIT_RATIO, WHOLE_S = 100.0, 1.0
 # A clock that is off by more than this is corrected.
 SKEW_S = 2.0
 UPDATED_FIELDS = (
@@ -164,6 +168,8 @@ class StepIngest:
         self._tied: dict[tuple[str, str, str], float] = {}
         self._starts = SessionResolver(monotonic)
         self._jobs = JobGuard()
+        # By worker: its last step, and when it ended by its own clock.
+        self._ends: dict[tuple[str, str, str], tuple[int, float]] = {}
         self._names: dict[str, tuple[float, str]] = {}
         self._clocks: dict[str, ClockOffset] = {}
         self._kept_clocks: dict[str, str] = {}
@@ -224,6 +230,8 @@ class StepIngest:
         for number, line in lines:
             try:
                 report = self._with_known_node(read_step_line(line), now_s=now_s)
+                if isinstance(report, StepLine):
+                    self._check_unit(report)
                 if isinstance(report, WorkerLine):
                     session = report.session
                     report.session = self._starts.session_of(hot, report, now_s=now_s)
@@ -250,6 +258,21 @@ class StepIngest:
                 outcome.n_waiting += 1
                 outcome.wants_run = True
         return kept
+
+    def _check_unit(self, report: StepLine) -> None:
+        """Refuse a step that lasted much longer than since the worker's step before ended."""
+        key = (report.run, report.session, report.worker)
+        number, ended_at = self._ends.get(key, (report.step, report.ended_at))
+        if len(self._ends) >= MAX_KNOWN:
+            self._ends.clear()
+        self._ends[key] = (report.step, report.ended_at)
+        since_s = report.ended_at - ended_at
+        if report.step > number and 0 <= since_s < report.step_s / UNIT_RATIO - WHOLE_S:
+            reason = (
+                f"is {report.step_s:g}, but step {number} of {report.worker} ended {since_s:.3g} "
+                "s before this one: give seconds, not milliseconds"
+            )
+            raise RefusedError("step_s", reason)
 
     def _with_known_node(self, report: StepReport, *, now_s: float) -> StepReport:
         """Replace the instance id of a node by the node's name, where that is known."""

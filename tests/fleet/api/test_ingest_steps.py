@@ -84,6 +84,28 @@ def test_processes_of_one_name_are_told_to_have_their_own(
     assert "Give each process a name of its own" in admin_client.get("/runs/real/").text
 
 
+@pytest.mark.parametrize(
+    ("step_s", "every_s", "n_refused"),
+    # The last ones end in the same second.
+    [(0.3, 0.3, 0), (300.0, 0.3, 2), (5.0, 0.0, 0)],
+)
+def test_durations_in_milliseconds_are_refused_with_the_unit(
+    post: Post, admin_client: Client, step_s: float, every_s: float, n_refused: int
+) -> None:
+    now_s = int(time.time())
+    lines = [
+        step(number, "trn-a", ended_at=now_s + number * every_s, step_s=step_s, n_workers=1)
+        for number in (1, 2, 3)
+    ]
+
+    answer = post(*lines).json()
+
+    assert answer["n_refused"] == n_refused
+    assert {each["field"] for each in answer["refused"]} <= {"step_s"}
+    page = admin_client.get("/runs/real/").text
+    assert ("give seconds, not milliseconds" in page) is bool(n_refused)
+
+
 def test_what_is_sent_again_counts_once(post: Post, hot: HotStore) -> None:
     lines = step_lines(1, ended_at=time.time(), tokens=1000)
 
