@@ -231,8 +231,9 @@ def test_nodes_are_stored_together(
 def test_what_is_known_of_a_node_is_written_only_where_it_changed(
     write: Post, hot: HotStore
 ) -> None:
+    write(packed(*monitor(), at_s=time.time()))
+    # From when on it has arrived.
     now = time.time()
-    write(packed(*monitor(), at_s=now))
     prometheus.assemble(hot, now_s=now)
     hot.execute("PEXPIRE", prometheus.STATE + NODE, 60_000)
     # The scrape waits for more series.
