@@ -18,7 +18,7 @@ from fleet.models.problem import problem
 from fleet.ops import outages
 from telemetry.store.connection import StoreUnavailable
 
-RETRY_AFTER_S = "5"
+RETRY_AFTER_S = 5
 REDIS_UNAVAILABLE = "Redis is not responding. Live data is unavailable; stored data is not lost."
 DATABASE_UNAVAILABLE = (
     "The database is not responding. Stored data is not lost. The server log names the cause."
@@ -122,10 +122,10 @@ class ErrorPageMiddleware(MiddlewareMixin):
                     "title": "Redis unavailable",
                     "status": 503,
                     "detail": REDIS_UNAVAILABLE,
-                    "reloads": True,
+                    "reloads": RETRY_AFTER_S,
                 }
-                return _unavailable(render(request, "error.html", context, status=503))
-            return _unavailable(_as_json(REDIS_UNAVAILABLE))
+                return unavailable(render(request, "error.html", context, status=503))
+            return unavailable(_as_json(REDIS_UNAVAILABLE))
         if outages.is_outage(exception):
             return database_unavailable(request, exception)
         return None
@@ -141,10 +141,10 @@ def database_unavailable(request: HttpRequest, error: BaseException) -> HttpResp
     elif outages.is_disk_full(error):
         reason = DISK_FULL
     if request.path.startswith("/api/"):
-        return _unavailable(problem(503, reason))
+        return unavailable(problem(503, reason))
     if not request.accepts("text/html"):
-        return _unavailable(_as_json(reason))
-    return _unavailable(_without_stores("Database unavailable", 503, reason))
+        return unavailable(_as_json(reason))
+    return unavailable(_without_stores("Database unavailable", 503, reason))
 
 
 def _without_stores(title: str, status: int, detail: str) -> HttpResponse:
@@ -156,8 +156,8 @@ def _as_json(reason: str) -> HttpResponse:
     return JsonResponse({"error": {"field": "store", "message": reason}}, status=503)
 
 
-def _unavailable(response: HttpResponse) -> HttpResponse:
+def unavailable(response: HttpResponse, *, retry_s: int = RETRY_AFTER_S) -> HttpResponse:
     """Add headers: retry soon, do not cache."""
-    response["Retry-After"] = RETRY_AFTER_S
+    response["Retry-After"] = str(retry_s)
     response["Cache-Control"] = "no-store"
     return response

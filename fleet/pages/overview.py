@@ -10,6 +10,7 @@ from typing import Any
 from django.conf import settings
 from django.db.models import F, Q
 from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import render
 from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
@@ -32,6 +33,7 @@ from fleet.formatting import listed
 from fleet.models import Alert, Node, Run, Token, Trial
 from fleet.models.annotation import moment_of
 from fleet.pages.charts import answer_chart
+from fleet.pages.errors import unavailable
 from fleet.pages.fields import submit
 from fleet.pages.forms import TokenForm
 from fleet.pages.frozen import alerts_in_window, run_in_window, window_context
@@ -52,6 +54,8 @@ PARTIALS = ("past", "stores", "strip", "heat-map", "runs", "alerts")
 RESOLVED_SHOWN = 3
 SHARES_S = 15 * 60
 LIMIT_RATIO = 0.25
+# So soon the page of a demo that starts is loaded again.
+STARTING_S = 2
 MOST_PAST_RUNS = 40
 # Most of what a tab may be sent: 20 kB a second.
 HEAT_BYTES_PER_S = 16_000
@@ -73,10 +77,19 @@ def overview(request: HtmxRequest) -> HttpResponse:
     is_past = asked.get("frozen")
     context = past_context(asked["window"], signal) if is_past else overview_context(signal)
     if not context["groups"] and not context["runs"] and not asked:
-        return connect(request)
+        is_starting = settings.DEMO and not Run.objects.exists()
+        return starting(request) if is_starting else connect(request)
     context |= {name: asked.get(name, "") for name in ("frozen", "window_error")}
     context["time_machine"] = time_machine(asked.get("window") or window_of({}, now=now), now=now)
     return render_page(request, "pages/overview.html", context, partials={*PARTIALS, "heat-rows"})
+
+
+def starting(request: HtmxRequest) -> HttpResponse:
+    """Say that the demo's fleet is still to be made: it takes a second or two."""
+    detail = "The simulated fleet is being created."
+    context = {"title": "Starting", "detail": detail, "reloads": STARTING_S}
+    page = render(request, "error.html", context, status=503)
+    return unavailable(page, retry_s=STARTING_S)
 
 
 def overview_context(signal: str = "") -> dict[str, Any]:

@@ -296,6 +296,19 @@ def test_the_demo_says_that_its_past_is_not_complete(
     assert "History is ready" not in text(client)
 
 
+def test_a_demo_without_its_fleet_says_that_it_starts(
+    client: Client, db: None, redis_url: str, settings: Settings
+) -> None:
+    settings.DEMO = True
+    page = client.get("/")
+
+    assert page.status_code == 503
+    assert "The simulated fleet is being created." in page.text
+    assert 'http-equiv="refresh" content="2"' in page.text
+    assert "This page reloads every 2\N{NARROW NO-BREAK SPACE}seconds." in page.text
+    assert "Create an ingest token" not in page.text
+
+
 def test_an_empty_fleet_shows_how_to_begin(client: Client, db: None, redis_url: str) -> None:
     page = text(client)
 
