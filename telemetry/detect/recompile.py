@@ -104,7 +104,8 @@ def _is_under_way(inputs: DetectionInput, steps: StepBatch, since_s: float) -> b
     if not inputs.reads_hardware or inputs.now_s - since_s < LIMITS["certain_s"]:
         return False
     said = activities(inputs, since_s)
-    if said is not None and said.common == COMPILE:
+    # One may compile for all: the others wait for its lock, or for it in their step.
+    if said is not None and said.lasts_s(COMPILE, inputs.now_s) >= LIMITS["certain_s"]:
         return True
     # Until the newest report of a node arrives its seconds are unknown.
     glance = inputs.hardware((HOST,), inputs.lagging(1)).of(nodes)

@@ -31,8 +31,6 @@ MEMORY, LINKS = "hbm_bandwidth_bytes_per_s", "efa_tx_bytes_per_s"
 EXECUTIONS = "executions_completed_per_s"
 TRAINING = "training"
 STEP, CHECKPOINT, COMPILE, OTHER = "step", "checkpoint", "compile", "other"
-# What workers say that they do, apart from steps and their input.
-ENDS = {CHECKPOINT, COMPILE, OTHER}
 STANDSTILLS = names_of(lambda rule: rule.is_standstill)
 Flags = NDArray[np.bool_]
 

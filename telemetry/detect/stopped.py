@@ -24,11 +24,11 @@ from telemetry.detect.standstill import (
     CORES,
     DEAD_S,
     ENDLESS,
-    ENDS,
     HEARTBEAT_S,
     HOST,
     LATE,
     LONG_S,
+    OTHER,
     STALLED,
     STEP,
     TOGETHER_S,
@@ -290,11 +290,10 @@ def hang(inputs: DetectionInput) -> list[Finding]:
 
 def _ends(inputs: DetectionInput, stall: Standstill, said: Activities) -> bool:
     """Whether what workers say that they do ends, or is the matter of another rule."""
-    if said.common == COMPILE or CHECKPOINT in said.doing.values():
-        # An endless checkpoint is a slow one.
+    # All may wait for one. An endless checkpoint is a slow one, a compile is a recompile.
+    if not {COMPILE, CHECKPOINT}.isdisjoint(said.doing.values()):
         return True
-    # All may wait for one that evaluates or compiles.
-    may_end = said.common != STEP or not ENDS.isdisjoint(said.doing.values())
+    may_end = said.common != STEP or OTHER in said.doing.values()
     return may_end and not _is_endless(inputs, stall)
 
 

@@ -86,15 +86,14 @@ def test_what_the_workers_do_together_is_no_hang(activity: str) -> None:
     assert found(stopped(*[activity] * 4)) == []
 
 
-@pytest.mark.parametrize("activity", ["checkpoint", "other", "compile"])
+@pytest.mark.parametrize("activity", ["checkpoint", "other"])
 def test_what_one_worker_does_for_all_is_no_hang(activity: str) -> None:
     """The first rank alone saves or evaluates, and the others wait for it in a collective."""
     assert found(stopped(activity, "step", "step", "step", overdue_s=590)) == []
 
 
-@pytest.mark.parametrize("activity", ["other", "compile"])
-def test_what_one_worker_does_without_end_is_a_hang(activity: str) -> None:
-    data = stopped(activity, "step", "step", "step", overdue_s=700)
+def test_an_evaluation_of_one_worker_that_does_not_end_is_a_hang() -> None:
+    data = stopped("other", "step", "step", "step", overdue_s=700)
     assert found(data) == [("hang", "hang", "steady")]
 
 
@@ -167,8 +166,10 @@ def test_a_step_after_an_evaluation_has_its_own_time() -> None:
     assert found(stopped("step", "step", "step", "step", overdue_s=100, since_s=80)) == []
 
 
-def test_workers_that_compile_without_notice_are_a_recompile() -> None:
-    data = stopped(*["compile"] * 4, overdue_s=20)
+@pytest.mark.parametrize("n_compile", [1, 4])
+def test_workers_that_compile_without_notice_are_a_recompile(n_compile: int) -> None:
+    """One compiles for all where the others wait for its lock."""
+    data = stopped(*["compile"] * n_compile, *["step"] * (4 - n_compile), overdue_s=45)
     data = replace(data, hardware_at=lambda metrics, ages_s: data.hardware(metrics, len(ages_s)))
     assert found(data) == [("recompile", "recompile", None)]
 
