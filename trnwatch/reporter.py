@@ -61,6 +61,9 @@ class Reporter:
         self._sender: Optional[ReportSender] = None
         self._step: Union[Step, NoOpStep, None] = None
         self._next = 1
+        # The number that the script gave first, and what is added to those it gives.
+        self._first: Optional[int] = None
+        self._shift = 0
         self._pid = os.getpid()
         self._is_over = False
         self._lines = CompileLines()
@@ -134,18 +137,30 @@ class Reporter:
         return self.hooked_activity or (step.activity if isinstance(step, Step) else "")
 
     def step(self, number: Optional[int] = None) -> "Union[Step, NoOpStep]":
-        """Time one optimizer step; without ``number`` steps count from 1."""
-        if number is not None:
-            self._next = number
+        """Time one optimizer step; without ``number`` steps count from 1.
+
+        A script that counts from 0 or 1 in each epoch numbers its steps on.
+        """
         new: Union[Step, NoOpStep]
         if self._is_over or self._pid != os.getpid():
             self._restart()
+        if number is not None:
+            self._next = self._numbered_on(number)
         new = NoOpStep() if self._sender is None else Step(self._next, self._done)
         self._next += 1
         self._step = new
         if self._hooks is not None:
             self._hooks.install()
         return new
+
+    def _numbered_on(self, number: int) -> int:
+        if self._first is None:
+            self._first = number
+        elif number == self._first and number < 2 and number + self._shift < self._next:
+            self._shift = self._next - number
+            text = "step %d comes again, as of the next epoch: from now on %d is added to numbers"
+            warn_once(text, number, self._shift)
+        return number + self._shift
 
     def collective(self) -> "Union[Collectives, NoOpStep]":
         """Time a gradient exchange in the current step."""
@@ -259,6 +274,7 @@ class Reporter:
     def _restart(self) -> None:
         """Start again, in a forked process or after an end; the environment may be another."""
         self._pid, self._sender, self._step, self._is_over = os.getpid(), None, None, False
+        self._first, self._shift = None, 0
         try:
             self._begin()
         except Exception as error:

@@ -94,6 +94,30 @@ def test_steps_count_from_one_or_from_where_training_continues(listener: Listene
     assert listener.steps() == [1, 2, 100, 101]
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_script_that_counts_anew_in_each_epoch_numbers_its_steps_on(
+    listener: Listener, first: int
+) -> None:
+    with Reporter(listener.url, token="secret", env=ENV) as reporter:
+        for _ in range(3):
+            for number in range(first, first + 2):
+                with reporter.step(number):
+                    pass
+    until(lambda: len(listener.steps()) == 6)
+
+    assert listener.steps() == [first + i for i in range(6)]
+
+
+def test_training_that_goes_back_to_a_checkpoint_says_so(listener: Listener) -> None:
+    with Reporter(listener.url, token="secret", env=ENV) as reporter:
+        for number in (500, 501, 500):
+            with reporter.step(number):
+                pass
+    until(lambda: len(listener.steps()) == 3)
+
+    assert listener.steps() == [500, 501, 500]
+
+
 def test_a_step_that_fails_is_not_reported_and_fails_as_ever(listener: Listener) -> None:
     reporter = Reporter(listener.url, token="secret", env=ENV)
 
