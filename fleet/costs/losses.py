@@ -52,11 +52,7 @@ class RunPace:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What was lost up to a time, and the figures it was computed from.
-
-    ``is_overdue``: the time since the newest step is counted, too; the next one says what was done
-    in it.
-    """
+    """What was lost up to a time, and the figures it was computed from."""
 
     lost_s: float
     n_steps: float
@@ -70,7 +66,6 @@ class Cost:
     usd_per_hour: float | None
     n_others: int = 0
     n_useless: int = 0
-    is_overdue: bool = False
 
 
 def measure_cost(source: Source, alert: Alert, *, until: datetime) -> Cost | None:
@@ -149,7 +144,6 @@ def _compared(
         n_nodes=run.n_nodes,
         usd_per_hour=per_hour or None,
         n_useless=n_useless,
-        is_overdue=is_overdue,
     )
 
 
@@ -206,13 +200,9 @@ def update_alert_costs(source: Source, *, now: datetime) -> None:
 
 
 def greater_cost(known: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Return the greater loss: what is lost stays so, whatever later steps look like.
-
-    What was counted without a step is lost only if none was done: they may have come late.
-    """
+    """Return the greater loss: what is lost stays so, whatever later steps look like."""
     is_less = (new.get("lost_s") or 0.0) < (known.get("lost_s") or 0.0)
-    tells = "lost_s" in new and known.get("is_overdue")
-    return known | {"until_s": new["until_s"]} if is_less and not tells else new
+    return known | {"until_s": new["until_s"]} if is_less else new
 
 
 def dump_cost(cost: Cost | None, *, until: datetime) -> dict[str, Any]:

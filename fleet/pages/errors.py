@@ -124,8 +124,8 @@ class ErrorPageMiddleware(MiddlewareMixin):
                     "detail": REDIS_UNAVAILABLE,
                     "reloads": RETRY_AFTER_S,
                 }
-                return unavailable(render(request, "error.html", context, status=503))
-            return unavailable(_as_json(REDIS_UNAVAILABLE))
+                return _unavailable(render(request, "error.html", context, status=503))
+            return _unavailable(_as_json(REDIS_UNAVAILABLE))
         if outages.is_outage(exception):
             return database_unavailable(request, exception)
         return None
@@ -141,10 +141,10 @@ def database_unavailable(request: HttpRequest, error: BaseException) -> HttpResp
     elif outages.is_disk_full(error):
         reason = DISK_FULL
     if request.path.startswith("/api/"):
-        return unavailable(problem(503, reason))
+        return _unavailable(problem(503, reason))
     if not request.accepts("text/html"):
-        return unavailable(_as_json(reason))
-    return unavailable(_without_stores("Database unavailable", 503, reason))
+        return _unavailable(_as_json(reason))
+    return _unavailable(_without_stores("Database unavailable", 503, reason))
 
 
 def _without_stores(title: str, status: int, detail: str) -> HttpResponse:
@@ -156,8 +156,8 @@ def _as_json(reason: str) -> HttpResponse:
     return JsonResponse({"error": {"field": "store", "message": reason}}, status=503)
 
 
-def unavailable(response: HttpResponse, *, retry_s: int = RETRY_AFTER_S) -> HttpResponse:
+def _unavailable(response: HttpResponse) -> HttpResponse:
     """Add headers: retry soon, do not cache."""
-    response["Retry-After"] = str(retry_s)
+    response["Retry-After"] = str(RETRY_AFTER_S)
     response["Cache-Control"] = "no-store"
     return response

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -33,7 +34,6 @@ from fleet.formatting import listed
 from fleet.models import Alert, Node, Run, Token, Trial
 from fleet.models.annotation import moment_of
 from fleet.pages.charts import answer_chart
-from fleet.pages.errors import unavailable
 from fleet.pages.fields import submit
 from fleet.pages.forms import TokenForm
 from fleet.pages.frozen import alerts_in_window, run_in_window, window_context
@@ -45,6 +45,7 @@ from fleet.runs.state import watching
 from fleet.runs.summaries import runs_now, standstills, with_standstill
 from telemetry.ingest.exporters import KEEP
 from telemetry.node_files import agent_file, reporter_wheel
+from telemetry.store.connection import StoreUnavailable
 from telemetry.store.history import run_history
 from telemetry.store.hot import hot_store
 from telemetry.store.refused import read_all_refused
@@ -88,8 +89,7 @@ def starting(request: HtmxRequest) -> HttpResponse:
     """Say that the demo's fleet is still to be made: it takes a second or two."""
     detail = "The simulated fleet is being created."
     context = {"title": "Starting", "detail": detail, "reloads": STARTING_S}
-    page = render(request, "error.html", context, status=503)
-    return unavailable(page, retry_s=STARTING_S)
+    return render(request, "error.html", context)
 
 
 def overview_context(signal: str = "") -> dict[str, Any]:
@@ -363,8 +363,9 @@ USUAL_NAME = "nodes"
 @require_http_methods(["GET", "HEAD", "POST"])
 def connect(request: HtmxRequest) -> HttpResponse:
     """Show three ways to connect nodes; an admin can create the token that they need."""
-    # Read first: what follows may make a token, which only this answer shows.
-    user, refused = request.user, read_all_refused(hot_store(), now_s=time.time())
+    user, refused = request.user, None
+    with suppress(StoreUnavailable):
+        refused = read_all_refused(hot_store(), now_s=time.time())
     is_admin, form, secret = has_role(user, "admin"), TokenForm(), ""
     form.fields["name"].initial = USUAL_NAME
     if is_admin and request.method == "POST":
@@ -384,7 +385,7 @@ def connect(request: HtmxRequest) -> HttpResponse:
         "new_runs": Run.objects.filter(nodes__in=nodes).distinct().order_by("name")[:MOST_NEW],
         "last_used": used.first(),
         "n_tokens": tokens.count(),
-        "refused": [(*of.split(":", 1), each) for of, each in refused.items()][:MOST_NEW],
+        "refused": [(*of.split(":", 1), each) for of, each in (refused or {}).items()][:MOST_NEW],
         "form": form if is_admin else None,
         "secret": secret,
         "address": request.build_absolute_uri("/").rstrip("/"),

@@ -48,7 +48,7 @@ class Work:
             return
         self.last_step = int(steps.step[-1])
         tokens = steps.tokens[-N_STEPS:]
-        if len(tokens) < N_STEPS or not (tokens > 0).all():
+        if len(tokens) < N_STEPS or not ((tokens > 0) & np.isfinite(tokens)).all():
             return
         # Two sizes that alternate are two plans.
         now = tokens[2:]
@@ -65,7 +65,7 @@ class Work:
         if tokens != self.tokens:
             with np.errstate(divide="ignore"):
                 share = self.tokens / steps.tokens
-            share = np.where(np.isfinite(share), share, 1.0)[:, None]
+            share = np.where(np.isfinite(share) & (share > 0), share, 1.0)[:, None]
             phases: Mapping[str, FloatArray] = {
                 name: values if name in FIXED else values * share
                 for name, values in steps.phases.items()

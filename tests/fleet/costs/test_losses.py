@@ -215,20 +215,6 @@ def test_an_open_alert_is_measured_again_and_again(slowed: HotStore, make: Make)
     assert alert.cost["n_steps"] > 1.8 * early["n_steps"]
 
 
-def test_steps_that_come_late_were_done(hot: HotStore, make: Make) -> None:
-    train(hot, 1, 100, NOON_S - 200, compute_s=USUAL_S)
-    alert = make()
-    update_alert_costs(hot, now=NOON + timedelta(seconds=200))
-    alert.refresh_from_db()
-    silent = alert.cost
-    train(hot, 101, 70, NOON_S, compute_s=SLOW_S)
-    update_alert_costs(hot, now=NOON + timedelta(seconds=212))
-    alert.refresh_from_db()
-
-    assert silent["lost_s"] == pytest.approx(200.0)
-    assert alert.cost["lost_s"] == pytest.approx(70.0)
-
-
 def test_a_resolved_alert_is_measured_up_to_its_end_and_no_more(
     slowed: HotStore, make: Make
 ) -> None:
