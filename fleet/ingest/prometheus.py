@@ -22,7 +22,8 @@ from telemetry.blocks import METRICS, Block, FloatArray
 from telemetry.ingest.exporters import NamedBy, NodeName
 from telemetry.ingest.lines import Refusal, RefusedError
 from telemetry.ingest.neuron_monitor import Reading
-from telemetry.ingest.prometheus import MS, NodeSeries, Sample, WrittenSamples
+from telemetry.ingest.node_series import NodeSeries
+from telemetry.ingest.prometheus import MS, Sample, WrittenSamples
 from telemetry.ingest.timing import shard_of
 from telemetry.store.hot import HotStore, StoreUnavailable
 from telemetry.store.reading import SCRAPES, Scrapes

@@ -13,7 +13,8 @@ from telemetry.exporter.neuron_exporter_names import NodeLabels
 from telemetry.exporter.neuron_observer import OBSERVED, observer_families
 from telemetry.ingest.exporters import EXPORTERS, ROWS
 from telemetry.ingest.neuron_monitor import Reading, read_line
-from telemetry.ingest.prometheus import NodeSeries, samples_of
+from telemetry.ingest.node_series import NodeSeries
+from telemetry.ingest.prometheus import samples_of
 from telemetry.store.hot import HotStore
 from telemetry.store.node_state import NodeReport, last_reports, save_reports
 from tests.helpers import NOON_S, block

@@ -16,8 +16,9 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, D
 
 from telemetry.ingest.lines import RefusedError
 from telemetry.ingest.neuron_monitor import Reading
+from telemetry.ingest.node_series import NodeSeries
 from telemetry.ingest.otlp import decode, samples_of
-from telemetry.ingest.prometheus import NodeSeries, WrittenSamples
+from telemetry.ingest.prometheus import WrittenSamples
 
 AT_S = 1_750_000_000
 NODE = {"host.name": "trn-07", "host.id": "i-07", "host.type": "trn1.32xlarge"}

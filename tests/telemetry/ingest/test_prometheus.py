@@ -14,14 +14,8 @@ from telemetry.blocks import METRICS
 from telemetry.ingest.exporters import EXPORTERS, name_of
 from telemetry.ingest.lines import RefusedError
 from telemetry.ingest.neuron_monitor import Reading
-from telemetry.ingest.prometheus import (
-    NodeSeries,
-    WrittenSamples,
-    labels_of,
-    run_of,
-    samples_of,
-    unpack,
-)
+from telemetry.ingest.node_series import NodeSeries
+from telemetry.ingest.prometheus import WrittenSamples, labels_of, run_of, samples_of, unpack
 from telemetry.units import DAY_S
 from telemetry.write_request import WriteRequest
 

@@ -10,7 +10,8 @@ import pytest
 
 from telemetry.ingest import otlp
 from telemetry.ingest.exporters import REPLICA_LABELS, name_of
-from telemetry.ingest.prometheus import NodeSeries, WrittenSamples, recognise
+from telemetry.ingest.node_series import NodeSeries
+from telemetry.ingest.prometheus import WrittenSamples, recognise
 
 AT_S = 1_795_500_000
 Labels = Mapping[str, str]
