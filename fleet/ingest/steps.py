@@ -44,13 +44,20 @@ from fleet.runs.state import (
     run_key,
     sessions_key,
     state_of,
+    tokens_field,
     watching_s,
     workers_key,
 )
 from telemetry.compiles import Compile
 from telemetry.detect.standstill import DEAD_S
 from telemetry.ingest.lines import Refusals, RefusedError
-from telemetry.ingest.step_assembly import WorkerStep, assemble_steps, worker_step_of
+from telemetry.ingest.step_assembly import (
+    WorkerStep,
+    assemble_steps,
+    is_same_count,
+    tokens_range,
+    worker_step_of,
+)
 from telemetry.ingest.step_reports import (
     BeatLine,
     CompileLine,
@@ -652,6 +659,10 @@ def store_assembled(
         amended = [number + shift for number in by_step if (run, session, number) in again]
         n_new += _store_steps(hot, batch, now_s=now_s, amended=amended)
         hot.execute("ZADD", LAST, "GT", max(by_step) + shift, run)
+        lowest, highest = tokens_range(by_step[max(by_step)])
+        if not (math.isnan(lowest) or is_same_count(lowest, highest)):
+            counts = f"{lowest:.0f} {highest:.0f}"
+            hot.execute("HSET", run_key(run), tokens_field(session), counts)
     # Further reports are late, and amend the step.
     hot.execute_all(
         [

@@ -322,6 +322,19 @@ class Run(Labeled):
             return None
         return self.n_nodes * instance.peak_flops(self.precision)
 
+    def contradicted_tokens(self, tokens: float | None) -> int | None:
+        """Return the tokens of a step by batch and length if ``tokens`` contradicts them.
+
+        A step has no more than its batch, and fewer by padding; a whole fraction is perhaps what
+        one worker trained.
+        """
+        planned = self.global_batch * self.seq_len
+        if not planned or not tokens or not math.isfinite(tokens):
+            return None
+        times = planned / tokens
+        is_fraction = times > 1.5 and abs(times - round(times)) < 1e-3
+        return planned if is_fraction or times < 1 - 1e-3 else None
+
     def mfu_ratio(self, tokens_per_s: float | None) -> float | None:
         """Model FLOPs utilization: the share of the peak that training uses; None if unknown."""
         per_token, peak = self.flops_per_token, self.peak_flops

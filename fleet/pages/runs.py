@@ -52,7 +52,7 @@ from fleet.runs.inputs import N_NODES, inputs_of
 from fleet.runs.limits import COLUMNS, own_limits
 from fleet.runs.node_columns import node_columns
 from fleet.runs.similar_runs import similar_runs_panel
-from fleet.runs.state import own_pause_s, state_of
+from fleet.runs.state import own_pause_s, state_of, tokens_apart
 from fleet.runs.summaries import RunNow, flops_now, hbm_now, runs_now
 from fleet.simulation.drills import drills_of
 from telemetry import catalog
@@ -268,6 +268,7 @@ def run_context(name: str, *, is_whole: bool = False, signal: str = "") -> dict[
                     f"run:{run.name}"
                 ),
                 saves_since_s=state.saves_since_s if state else None,
+                tokens_apart=tokens_apart(hot, run.name, run.session),
             ),
             "alerts": [AlertText(alert, now) for alert in alerts],
             # Compared when a template asks for it.

@@ -48,8 +48,12 @@ def run_headline(
     pause_s: float | None = None,
     refused: RefusedReports | None = None,
     saves_since_s: float | None = None,
+    tokens_apart: tuple[float, float] | None = None,
 ) -> SafeString:
-    """Write how a run is; ``pause_s`` is how long trnwatch itself has stood still."""
+    """Write how a run is; ``pause_s`` is how long trnwatch itself has stood still.
+
+    ``tokens_apart`` are the fewest and the most that workers report for one step.
+    """
     run, finished_at = now.run, now.run.finished_at
     heard_s = (at - run.heard_at).total_seconds() if run.heard_at else 0.0
     is_late = now.is_stale and now.last_step_at_s is not None
@@ -66,5 +70,6 @@ def run_headline(
         lasted_s=finished_at - run.started_at if finished_at else None,
         refused=refused,
         saving_s=None if saves_since_s is None else at.timestamp() - saves_since_s,
+        tokens_apart=tokens_apart,
         **_own_pause(pause_s),
     )

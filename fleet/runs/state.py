@@ -113,6 +113,11 @@ def run_key(run: str) -> str:
     return f"steps-in:run:{run}"
 
 
+def tokens_field(session: str) -> str:
+    """Field of that hash: the tokens of a step by the workers that report fewest and most."""
+    return f"tokens:{session}"
+
+
 def sessions_key(run: str) -> str:
     """Key of a sorted set: the sessions of a run by their first report."""
     return f"steps-in:sessions:{run}"
@@ -236,6 +241,18 @@ def state_of(hot: HotStore, run: str) -> RunState | None:
         first_step=None if first is None else int(first),
         arrived_s=float(arrived_s),
     )
+
+
+def tokens_apart(hot: HotStore, run: str, session: str) -> tuple[float, float] | None:
+    """Return the fewest and the most tokens that workers report for one step, where they differ.
+
+    Then each reports its own instead of the job's.
+    """
+    counts = hot.execute("HGET", run_key(run), tokens_field(session))
+    if counts is None:
+        return None
+    lowest, highest = map(float, counts.split())
+    return lowest, highest
 
 
 def worker_states(hot: HotStore, run: str) -> dict[str, WorkerState]:

@@ -86,6 +86,18 @@ class RunNow:
         """Whether the all-reduce share is above the run's limit."""
         return (self.share_ratio or 0.0) > self.run.allreduce_limit_ratio
 
+    @property
+    def step_tokens(self) -> float | None:
+        """Tokens of a step, the mean; None if unknown."""
+        if self.tokens_per_s is None or self.step_s is None:
+            return None
+        return self.tokens_per_s * self.step_s
+
+    @property
+    def batch_tokens(self) -> int | None:
+        """Tokens of a step by the batch, where the reported ones contradict them."""
+        return self.run.contradicted_tokens(self.step_tokens)
+
 
 @dataclass(frozen=True, slots=True)
 class NodeNow:

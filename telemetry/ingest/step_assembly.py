@@ -14,6 +14,8 @@ from telemetry.steps import PHASES, REPORTED_NAN, StepBatch
 CLOCKS_AGREE_S = 0.02
 # A repeated report that is placed this far from the first copy replaces it.
 MOVED_S = 1.0
+# What a sum of tokens loses as a 32-bit float.
+COUNTED_ALIKE = 1e-6
 
 
 class WorkerStep(msgspec.Struct, array_like=True, gc=False, frozen=True):
@@ -119,7 +121,7 @@ def assemble_steps(
     ----------
     steps : the reports of each step, by its number
     workers : (n_workers,) names of all workers of the run, in order
-    tokens : tokens of a step if no worker reports them
+    tokens : tokens of a step if no worker reports them, or each its own
     """
     order = sorted(steps)
     rows = [_row(steps[number], workers) for number in order]
@@ -141,8 +143,19 @@ def _median(values: Iterable[float]) -> float:
 
 
 def _tokens(worker_steps: Sequence[WorkerStep], otherwise: float) -> float:
+    lowest, highest = tokens_range(worker_steps)
+    return lowest if is_same_count(lowest, highest) else otherwise
+
+
+def tokens_range(worker_steps: Sequence[WorkerStep]) -> tuple[float, float]:
+    """Return the fewest and the most tokens that workers report for one step; NaN without any."""
     values = [step.tokens for step in worker_steps if step.tokens is not None]
-    return _median(values) if values else otherwise
+    return min(values, default=math.nan), max(values, default=math.nan)
+
+
+def is_same_count(lowest: float, highest: float) -> bool:
+    """Whether workers agree on a step's tokens: else each reports its own, not the job's."""
+    return highest - lowest <= COUNTED_ALIKE * highest
 
 
 def _losses(steps: Sequence[Sequence[float | None]]) -> FloatArray | None:

@@ -231,3 +231,33 @@ def test_a_node_of_unknown_type_has_pages_too(client: Client, say: Say, path: st
     say(*step_lines(1, ended_at=time.time()))
 
     assert client.get(path).status_code == 200
+
+
+def test_tokens_of_each_worker_are_not_taken_for_the_jobs(client: Client, say: Say) -> None:
+    ended_at = time.time() - 1
+    say(line("run", **ABOUT | {"global_batch": None, "seq_len": None}))
+    say(
+        *[
+            step(1, name, ended_at=ended_at, tokens=4000 + rank, rank=rank)
+            for rank, name in enumerate(NODES)
+        ]
+    )
+    page = strip_tags(read(client, "/runs/real/"))
+
+    assert "Each worker reports its own tokens, 4,000 to 4,003 in one step" in page
+    assert "none are counted" in page
+    assert Run.objects.get(name="real").n_tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("tokens", "n_sentences"),
+    [(64 * 4096 // 4, 1), (64 * 4096 * 8, 1), (64 * 4096, 0), (20_000, 0)],
+)
+def test_tokens_that_contradict_the_batch_are_said(
+    client: Client, say: Say, tokens: int, n_sentences: int
+) -> None:
+    ended_at = time.time() - 1
+    say(line("run", **ABOUT), *step_lines(1, ended_at=ended_at, tokens=tokens))
+    page = strip_tags(read(client, "/runs/real/"))
+
+    assert page.count(f"Its reports say {tokens:,} tokens a step") == n_sentences

@@ -217,3 +217,21 @@ def test_any_other_loss_is_refused_by_its_name(written: str) -> None:
         read_step_line((text + '"ended_at": 1700000000, "step_s": 2}').encode())
 
     assert written in ("many", "NaNs") or refused.value.field == "loss"
+
+
+@pytest.mark.parametrize(
+    ("reported", "expected"),
+    [
+        ((4096.0, 4096.0), 4096.0),
+        ((None, 4096.0), 4096.0),
+        ((16777216.0, 16777217.0), 16777216.0),
+        ((4096.0, 4032.0), 9000.0),
+        ((None, None), 9000.0),
+    ],
+)
+def test_tokens_on_which_workers_differ_are_not_the_jobs(
+    reported: tuple[float | None, float | None], expected: float
+) -> None:
+    workers = [piece(name, [1.0], tokens=n) for name, n in zip("ab", reported, strict=True)]
+
+    assert assemble_steps("real", {1: workers}, ["a", "b"], tokens=9000.0).tokens[0] == expected
