@@ -92,11 +92,11 @@ class Step:
 
     @property
     def activity(self) -> str:
-        """The part that is being timed, or step; empty when the step is over."""
+        """The part that is being timed, or step; other between steps: a script may save there."""
         for name, part in zip(PARTS, self._parts or ()):
             if part is not None and part.is_running:
                 return name
-        return "step" if self.is_running else ""
+        return "step" if self.is_running else "other"
 
     def collective(self) -> Collectives:
         """Time a gradient exchange that does not overlap with compute; call it for each one."""

@@ -67,7 +67,7 @@ def test_a_process_knows_what_it_does(listener: Listener) -> None:
     seen.append(reporter.activity)
     reporter.finish()
 
-    assert seen == ["", "input", "step", "compile", ""]
+    assert seen == ["", "input", "step", "compile", "other"]
 
 
 def test_a_process_that_trains_again_after_its_end_reports_again(listener: Listener) -> None:
