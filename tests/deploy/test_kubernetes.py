@@ -1,10 +1,13 @@
 """Kubernetes manifests, against the schemas of Kubernetes and against compose.yaml."""
 
+import os
 import re
+import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
+from shutil import which
 from types import ModuleType
 from typing import Any
 
@@ -15,13 +18,31 @@ import yaml
 from tests.deploy.test_compose import OTHERS, OURS, settings_documented
 
 ROOT = Path(__file__).resolve().parents[2]
-SERVER, AGENT = ROOT / "deploy/kubernetes/trnwatch.yaml", ROOT / "deploy/agent/daemonset.yaml"
+CHART, AGENT = ROOT / "deploy/helm", ROOT / "deploy/agent/daemonset.yaml"
+# The one that is installed with our tests, where its wheel fits the machine.
+HELM = which("helm", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+GIVEN = {"image": "registry.example/trnwatch:1", "host": "trnwatch.example"}
 STORES = ("postgres", "redis")
 Manifest = dict[str, Any]
 
 
-def documents(path: Path) -> list[Manifest]:
-    return list(yaml.safe_load_all(path.read_text()))
+def helm() -> str:
+    assert HELM, "helm is not on the PATH: install it to test the chart"
+    return HELM
+
+
+def rendered(**values: str) -> str:
+    """Render the chart as its users do.
+
+    Raises CalledProcessError, with helm's message, if it refuses the values.
+    """
+    given = [f"--set={name.replace('__', '.')}={value}" for name, value in values.items()]
+    command = [helm(), "template", "trnwatch", str(CHART), "--namespace", "trnwatch", *given]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def documents(text: str) -> list[Manifest]:
+    return [each for each in yaml.safe_load_all(text) if each]
 
 
 class Model(msgspec.Struct, forbid_unknown_fields=True):
@@ -41,9 +62,9 @@ def _schemas() -> None:
     sys.modules |= {"lightkube.core": ModuleType("lightkube.core"), schema.__name__: schema}
 
 
-def error_of(path: Path) -> str:
-    """Return the first error of a manifest; empty: none."""
-    for document in documents(path):
+def error_of(found: Iterable[Manifest]) -> str:
+    """Return the first error of manifests; empty: none."""
+    for document in found:
         group, _, version = document["apiVersion"].rpartition("/")
         module = f"{group.partition('.')[0] or 'core'}_{version}"
         kind = getattr(import_module(f"lightkube.models.{module}"), document["kind"])
@@ -55,8 +76,18 @@ def error_of(path: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def server() -> list[Manifest]:
-    return documents(SERVER)
+def text() -> str:
+    return rendered(**GIVEN)
+
+
+@pytest.fixture(scope="module")
+def server(text: str) -> list[Manifest]:
+    return documents(text)
+
+
+@pytest.fixture(scope="module")
+def agent() -> list[Manifest]:
+    return documents(AGENT.read_text())
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +108,9 @@ def pods(found: list[Manifest]) -> dict[str, Manifest]:
 # The schemas
 
 
-@pytest.mark.parametrize("path", [SERVER, AGENT], ids=lambda path: path.stem)
-def test_a_manifest_is_what_kubernetes_knows(path: Path) -> None:
-    assert error_of(path) == ""
+@pytest.mark.parametrize("which", ["server", "agent"])
+def test_a_manifest_is_what_kubernetes_knows(which: str, request: pytest.FixtureRequest) -> None:
+    assert error_of(request.getfixturevalue(which)) == ""
 
 
 @pytest.mark.parametrize(
@@ -89,24 +120,80 @@ def test_a_manifest_is_what_kubernetes_knows(path: Path) -> None:
         ("replicas: 2", 'replicas: "2"', r"Deployment: Expected `int.*\$\.spec\.replicas"),
         ("path: /healthz", "paths: /healthz", ".*unknown field `paths`"),
         ("args: [web]", "args: web", r".*Expected `array.*containers\[0\]\.args"),
-        ("{name: tmp, mountPath: /tmp}", "{name: tmp}", "Job: .*required field `mountPath`"),
+        ("{name: tmp, mountPath: /tmp}", "{name: tmp}", ".*required field `mountPath`"),
     ],
 )
-def test_a_mistake_is_found(tmp_path: Path, before: str, after: str, error: str) -> None:
-    wrong = tmp_path / "wrong.yaml"
-    text = SERVER.read_text()
+def test_a_mistake_is_found(text: str, before: str, after: str, error: str) -> None:
     assert before in text
-    wrong.write_text(text.replace(before, after, 1))
 
-    assert re.match(error, error_of(wrong))
+    assert re.match(error, error_of(documents(text.replace(before, after, 1))))
+
+
+# The chart
+
+
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [
+        ({"image": ""}, "image is empty: the address of the image that you built"),
+        ({"host": ""}, "host is empty: the public name of trnwatch"),
+        ({"host": "https://trnwatch.example"}, "host: Does not match pattern"),
+        ({"programs__web__replica": "3"}, "programs.web: Additional property replica is not"),
+        ({"programs__wbe__replicas": "3"}, "programs: Additional property wbe is not allowed"),
+        ({"redis__replicas": "0"}, "redis.replicas: Must be greater than or equal to 1"),
+        ({"settings__TRNWATCH_HEARTBEAT_URL": "1"}, "TRNWATCH_HEARTBEAT_URL: Invalid type"),
+    ],
+)
+def test_the_chart_names_the_value_that_is_wrong(values: dict[str, str], error: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        rendered(**GIVEN | values)
+
+    assert error in refused.value.stderr
+
+
+def test_helm_has_no_complaint() -> None:
+    given = [f"--set={name}={value}" for name, value in GIVEN.items()]
+
+    subprocess.run(
+        [helm(), "lint", "--strict", str(CHART), *given], check=True, capture_output=True
+    )
+
+
+def test_stores_and_ingress_may_be_ones_own() -> None:
+    off = dict.fromkeys(("postgres__enabled", "redis__enabled", "ingress__enabled"), "false")
+    found = documents(rendered(**GIVEN | off))
+
+    assert error_of(found) == ""
+    assert {name.removesuffix("-1") for name in pods(found)} == set(OURS)
+    assert set(of_kind(found, "Service")) == {"web"}
+    assert not of_kind(found, "Ingress", "StatefulSet")
+
+
+def test_what_is_given_reaches_the_cluster() -> None:
+    more = {"redis__replicas": "3", "redis__storageClass": "gp3", "pullSecrets[0]": "mine"}
+    found = documents(rendered(**GIVEN | more | {"settings__TRNWATCH_SMTP_URL": "smtp://a"}))
+    before = documents(rendered(**GIVEN))
+    redis = of_kind(found, "StatefulSet")["redis"]["spec"]
+    annotations = [
+        pods(each)["web"]["metadata"]["annotations"]["settings"] for each in (found, before)
+    ]
+
+    assert error_of(found) == ""
+    assert redis["replicas"] == 3
+    assert redis["volumeClaimTemplates"][0]["spec"]["storageClassName"] == "gp3"
+    assert {p["spec"]["imagePullSecrets"][0]["name"] for p in pods(found).values()} == {"mine"}
+    assert of_kind(found, "ConfigMap")["trnwatch"]["data"]["TRNWATCH_SMTP_URL"] == "smtp://a"
+    assert annotations[0] != annotations[1]
 
 
 # What belongs together
 
 
-@pytest.mark.parametrize("path", [SERVER, AGENT], ids=lambda path: path.stem)
-def test_selectors_mounts_and_ports_belong_to_something(path: Path) -> None:
-    found = documents(path)
+@pytest.mark.parametrize("which", ["server", "agent"])
+def test_selectors_mounts_and_ports_belong_to_something(
+    which: str, request: pytest.FixtureRequest
+) -> None:
+    found = request.getfixturevalue(which)
     templates = pods(found)
     for name, each in of_kind(found, "Deployment", "StatefulSet", "DaemonSet").items():
         labels = templates[name]["metadata"]["labels"]
@@ -134,7 +221,7 @@ def test_each_program_runs_as_in_compose(server: list[Manifest], compose: Manife
     environment = {
         name for program in OURS for name in compose["services"][program]["environment"]
     }
-    templates = pods(server)
+    templates = {name.removesuffix("-1"): pod for name, pod in pods(server).items()}
 
     assert set(templates) == {*OURS, *STORES}
     assert set(config) == environment
