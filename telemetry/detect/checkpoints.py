@@ -20,6 +20,7 @@ from telemetry.detect.standstill import (
     COMPILING,
     CORES,
     HOST,
+    INPUT,
     LATE,
     LOADING,
     LONG_S,
@@ -79,8 +80,8 @@ def find_slow_checkpoint(inputs: DetectionInput, steps: StepBatch) -> list[Probl
     """Find a slow checkpoint: the one being written, or the newest one.
 
     A finished checkpoint is reported for a minute. One in progress shows as an overdue step
-    while cores are idle and hosts write; it has taken at least the overdue time less one usual
-    step.
+    while cores are idle, and hosts write or workers say so; it has taken at least the overdue time
+    less one usual step.
     """
     taken = _durations(steps)
     held = [alert for alert in inputs.open_problems if phase_of(alert.cause) == PHASE]
@@ -146,6 +147,9 @@ def _in_progress(
     if said is not None:
         # All save, or one does for all, and the others wait for it.
         said_by = tuple(node for node in inputs.nodes if said.doing.get(node) == CHECKPOINT)
+        if not said_by and said.common == INPUT:
+            # Their hosts read.
+            return None
     if not stall.loads.any():
         # What workers say does not show which node writes; hosts that write do.
         if said is None or not said_by:

@@ -30,7 +30,8 @@ CORES, HOST = "core_utilization_ratio", "vcpu_usage_ratio"
 MEMORY, LINKS = "hbm_bandwidth_bytes_per_s", "efa_tx_bytes_per_s"
 EXECUTIONS = "executions_completed_per_s"
 TRAINING = "training"
-STEP, CHECKPOINT, COMPILE, OTHER = "step", "checkpoint", "compile", "other"
+STEP, INPUT, CHECKPOINT = "step", "input", "checkpoint"
+COMPILE, OTHER = "compile", "other"
 STANDSTILLS = names_of(lambda rule: rule.is_standstill)
 Flags = NDArray[np.bool_]
 
