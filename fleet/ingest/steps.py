@@ -601,7 +601,8 @@ def _why_other(sent: tuple[Step, WorkerStep], stored: WorkerStep) -> RefusedErro
         "session",
         f"{session!r} has step {number} of {stored.worker} already, which ended "
         f"{abs(later_s):,.0f} s {'before' if later_s > 0 else 'after'} this one: it is not "
-        "stored. Give each start of the job a session of its own",
+        "stored. Give each start of the job a session of its own, and number steps on from one "
+        "epoch to the next",
     )
 
 
