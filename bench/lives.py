@@ -24,7 +24,8 @@ from bench.table import print_table
 from fleet.alerts.evaluate import WATCHES
 from fleet.alerts.watchers import watch_runs
 from fleet.ingest.nodes import NodeIngest, store_batches
-from fleet.ingest.steps import StepIngest, update_reported_runs
+from fleet.ingest.phases import update_reported_runs
+from fleet.ingest.steps import StepIngest
 from fleet.models import Alert
 from telemetry.agent.sender import CATCH_UP_S, MAX_LINES
 from telemetry.blocks import FloatArray

@@ -17,8 +17,8 @@ from fleet.costs.drift import update_cost_alerts
 from fleet.costs.losses import update_alert_costs
 from fleet.costs.spending import update_spending
 from fleet.ingest import prometheus
+from fleet.ingest.phases import update_reported_runs
 from fleet.ingest.samples import forget_samples
-from fleet.ingest.steps import update_reported_runs
 from fleet.models import Run
 from fleet.ops.liveness import TABLE
 from fleet.runs.retirement import retire_quiet

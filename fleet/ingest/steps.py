@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
-import numpy as np
 from django.conf import settings
 
+from fleet.ingest.assembly import store_assembled, store_worker_steps
 from fleet.ingest.jobs import JobGuard, OtherJobError
 from fleet.ingest.rows import store_labels
 from fleet.ingest.runs import (
@@ -25,37 +25,24 @@ from fleet.ingest.runs import (
     known_name,
     refresh_run,
     starts_key,
-    tokens_of,
 )
-from fleet.models import Node, Run
+from fleet.models import Run
 from fleet.runs.agent_requests import is_allowed
-from fleet.runs.annotations import annotate_phase
 from fleet.runs.compiles import FIRST_STEPS, store_compiles
 from fleet.runs.state import (
     CLOCKS,
     KEEP_S,
-    LAST,
     LAST_REPORT,
     NODES,
     Member,
-    RunState,
     members_of,
-    recently_reporting_runs,
-    run_key,
     sessions_key,
-    state_of,
-    tokens_field,
-    watching_s,
     workers_key,
 )
 from telemetry.compiles import Compile
 from telemetry.detect.standstill import DEAD_S
 from telemetry.ingest.lines import Refusals, RefusedError
 from telemetry.ingest.step_assembly import (
-    WorkerStep,
-    assemble_steps,
-    is_same_count,
-    tokens_range,
     worker_step_of,
 )
 from telemetry.ingest.step_reports import (
@@ -69,12 +56,8 @@ from telemetry.ingest.step_reports import (
     read_step_line,
 )
 from telemetry.ingest.timing import ClockOffset
-from telemetry.steps import StepBatch
-from telemetry.store import durable
-from telemetry.store.connection import pairs
 from telemetry.store.hot import HotStore
 from telemetry.store.node_state import AGENT_REQUEST
-from telemetry.store.packing import steps_where
 from telemetry.store.refused import RUN_IN_LINE
 from telemetry.units import DAY_S
 
@@ -86,51 +69,6 @@ INSTANCE_ID = "i-"
 UNIT_RATIO, WHOLE_S = 100.0, 1.0
 # A clock that is off by more than this is corrected.
 SKEW_S = 2.0
-UPDATED_FIELDS = (
-    "session",
-    "step_shift",
-    "starts",
-    "n_workers",
-    "heard_at",
-    "phase",
-    "phase_progress_ratio",
-    "phase_since",
-    "end_reason",
-    "finished_at",
-    "paid_until",
-    "last_step",
-    "n_tokens",
-)
-# Counts change with every step; pages read them from the steps, so the row may lag.
-COUNT_EVERY_S = 10
-# A silent job counts as failed after this time; a compiling one may be silent for longer.
-LOST_S = 30 * 60.0
-LOST_COMPILING_S = 6 * 3600.0
-# After the first worker has ended, the others have this long to report their end.
-END_GRACE_S = 60.0
-LOOK_BACK_S = LOST_COMPILING_S + 3600.0
-BASES, TOTALS = "steps-in:tokens", "totals:tokens"
-OVER = (Run.Phase.FINISHED, Run.Phase.FAILED)
-# The regular roll-up may have passed steps that ended longer ago than this.
-ROLLED_UP_S = 240.0
-# Redis that knows reports only up to this long before the row's newest is an older copy.
-OLDER_S = 60.0
-# A margin to the hot tier's retention, which is relative to the newest data.
-EDGE_S = 60.0
-
-PENDING = "steps-in:pending"
-# How long a step waits for more workers after its first report.
-WAIT_S = 10.0
-# The same if no report has the number of workers.
-GATHER_S = 2.0
-# So much longer waits a step of the past: after an outage workers replay one after the other, and
-# what is rolled up does not change.
-REPLAY_S = 120.0
-WORKER_STEPS_KEEP_S = 900
-ASSEMBLED = b""
-
-# Run, session and number.
-Step = tuple[str, str, int]
 
 
 @dataclass(slots=True)
@@ -527,334 +465,3 @@ def _merge_members(before: Member | None, new: Member) -> Member:
         since_s=new.since_s or before.since_s,
         back_s=new.heard_s if new.heard_s - before.heard_s > DEAD_S else before.back_s,
     )
-
-
-def store_worker_steps(
-    hot: HotStore, worker_steps: Sequence[tuple[Step, WorkerStep]], *, now_s: float
-) -> tuple[int, list[Step], dict[int, RefusedError]]:
-    """Store worker steps; return how many were new, the steps to assemble, and what is refused.
-
-    A repeat with a better time replaces the first copy, and its step is assembled again. Another
-    step with the number of a stored one is refused: why, by its place.
-    """
-    is_past = [each.ended_at_s < now_s - ROLLED_UP_S for _, each in worker_steps]
-    # One after the other: all at once they take many times a request's bytes.
-    answers = hot.execute_all(
-        command
-        for (step, worker_step), past in zip(worker_steps, is_past, strict=True)
-        for command in (
-            ("ZADD", PENDING, "NX", now_s + REPLAY_S * past, _name(step)),
-            ("HSETNX", _key(step), worker_step.worker, msgspec.msgpack.encode(worker_step)),
-            ("EXPIRE", _key(step), WORKER_STEPS_KEEP_S),
-            ("HLEN", _key(step)),
-            ("HEXISTS", _key(step), ASSEMBLED),
-        )
-    )
-    is_new, n_held, is_late = answers[1::5], answers[3::5], answers[4::5]
-    is_late_by_step = dict(zip((step for step, _ in worker_steps), is_late, strict=True))
-    repeated = [i for i, new in enumerate(is_new) if not new]
-    packed = hot.execute_all(
-        ("HGET", _key(worker_steps[i][0]), worker_steps[i][1].worker) for i in repeated
-    )
-    stored = {
-        i: msgspec.msgpack.decode(each, type=WorkerStep)
-        for i, each in zip(repeated, packed, strict=True)
-        if each
-    }
-    others = {
-        i: _why_other(worker_steps[i], before)
-        for i, before in stored.items()
-        if worker_steps[i][1].is_other_than(before) or worker_steps[i][1].is_of_namesake_of(before)
-    }
-    moved = [
-        worker_steps[i]
-        for i, before in stored.items()
-        if i not in others and before.is_improved_by(worker_steps[i][1])
-    ]
-    hot.execute_all(
-        ("HSET", _key(step), repeat.worker, msgspec.msgpack.encode(repeat))
-        for step, repeat in moved
-    )
-    whole, known = {step for step, _ in moved if is_late_by_step[step]}, []
-    for (step, worker_step), new, n, late in zip(
-        worker_steps, is_new, n_held, is_late, strict=True
-    ):
-        if late and not new:
-            known.append(_name(step))
-        elif late or 0 < worker_step.n_workers <= n:
-            whole.add(step)
-    if known:
-        hot.execute("ZREM", PENDING, *known)
-    return sum(is_new), sorted(whole), others
-
-
-def _why_other(sent: tuple[Step, WorkerStep], stored: WorkerStep) -> RefusedError:
-    (_, session, number), worker_step = sent
-    if not worker_step.is_other_than(stored):
-        return RefusedError(
-            "worker",
-            f"{stored.worker} has reported another step {number} at the same time: it is not "
-            f"stored. Give each process a name of its own, such as {stored.node}/1",
-        )
-    later_s = worker_step.later_s(stored)
-    return RefusedError(
-        "session",
-        f"{session!r} has step {number} of {stored.worker} already, which ended "
-        f"{abs(later_s):,.0f} s {'before' if later_s > 0 else 'after'} this one: it is not "
-        "stored. Give each start of the job a session of its own, and number steps on from one "
-        "epoch to the next",
-    )
-
-
-def overdue(hot: HotStore, *, now_s: float) -> list[Step]:
-    """Return the steps that have waited long enough."""
-    early = [_step(name) for name in hot.execute("ZRANGEBYSCORE", PENDING, "-inf", now_s - WAIT_S)]
-    recent = [
-        _step(name)
-        for name in hot.execute("ZRANGEBYSCORE", PENDING, f"({now_s - WAIT_S}", now_s - GATHER_S)
-    ]
-    reports = _worker_steps(hot, recent)
-    return early + [step for step in recent if not any(r.n_workers for r in reports[step])]
-
-
-def _worker_steps(hot: HotStore, steps: Sequence[Step]) -> dict[Step, list[WorkerStep]]:
-    answers = hot.execute_all(("HGETALL", _key(step)) for step in steps)
-    return {
-        step: [
-            msgspec.msgpack.decode(packed, type=WorkerStep)
-            for worker, packed in sorted(pairs(answer))
-            if worker != ASSEMBLED
-        ]
-        for step, answer in zip(steps, answers, strict=True)
-    }
-
-
-def store_assembled(
-    hot: HotStore, steps: Sequence[Step], *, now_s: float, rows: Mapping[str, Run]
-) -> int:
-    """Assemble and store steps, complete or not; return how many were new.
-
-    ``rows`` are the known runs by name. Step numbers that a restart repeats are shifted, so that
-    the run's numbers rise.
-    """
-    steps_of = _worker_steps(hot, steps)
-    was_stored = hot.execute_all(("HEXISTS", _key(step), ASSEMBLED) for step in steps)
-    again = {step for step, was in zip(steps, was_stored, strict=True) if was}
-    by_session: dict[tuple[str, str], dict[int, list[WorkerStep]]] = {}
-    for (run, session, number), worker_steps in steps_of.items():
-        if worker_steps:
-            by_session.setdefault((run, session), {})[number] = worker_steps
-    n_new = 0
-    for (run, session), by_step in by_session.items():
-        row = rows.get(run)
-        shift = _shift(hot, run, session, by_step)
-        # Workers that are missing in Redis come last.
-        reporting = (r.worker for worker_steps in by_step.values() for r in worker_steps)
-        workers = dict.fromkeys([*members_of(hot, run, session), *reporting])
-        batch = assemble_steps(
-            run,
-            {number + shift: worker_steps for number, worker_steps in by_step.items()},
-            [*workers],
-            tokens=tokens_of(row) if row else math.nan,
-        )
-        amended = [number + shift for number in by_step if (run, session, number) in again]
-        n_new += _store_steps(hot, batch, now_s=now_s, amended=amended)
-        hot.execute("ZADD", LAST, "GT", max(by_step) + shift, run)
-        lowest, highest = tokens_range(by_step[max(by_step)])
-        if not (math.isnan(lowest) or is_same_count(lowest, highest)):
-            counts = f"{lowest:.0f} {highest:.0f}"
-            hot.execute("HSET", run_key(run), tokens_field(session), counts)
-    # Further reports are late, and amend the step.
-    hot.execute_all(
-        [
-            *(("HSET", _key(step), ASSEMBLED, "1") for step in steps if steps_of[step]),
-            *(("ZREM", PENDING, _name(step)) for step in steps),
-        ]
-    )
-    return n_new
-
-
-def _shift(
-    hot: HotStore, run: str, session: str, by_step: Mapping[int, Sequence[WorkerStep]]
-) -> int:
-    """Return the offset of a session's step numbers, so that the run's numbers always rise.
-
-    Redis may have lost what the run's row knows: all of it, or that of the last hour.
-    """
-    key, field = run_key(run), f"shift:{session}"
-    stored = hot.execute("HGET", key, field)
-    if stored is not None:
-        return int(stored)
-    first, last = min(by_step), hot.execute("ZSCORE", LAST, run)
-    row = Run.objects.filter(name=run).first()
-    last_step = max(-1 if last is None else int(float(last)), (row.last_step if row else 0) or -1)
-    shift = max(0, last_step + 1 - first)
-    if row is not None and row.session == session and row.phase in (Run.Phase.TRAINING, *OVER):
-        shift = row.step_shift
-    began_s = min(worker_step.ended_at_s - worker_step.step_s for worker_step in by_step[first])
-    hot.execute_all(
-        [
-            ("HSETNX", key, field, shift),
-            ("HSETNX", key, f"began:{session}", began_s),
-            ("HSETNX", key, f"first:{session}", first + shift),
-            ("EXPIRE", key, KEEP_S),
-        ]
-    )
-    return int(hot.execute("HGET", key, field))
-
-
-def _store_steps(hot: HotStore, batch: StepBatch, *, now_s: float, amended: Sequence[int]) -> int:
-    """Store steps; return how many were new. Those too old for the hot tier are stored durably.
-
-    ``amended`` are the numbers of those that were stored before.
-    """
-    age_s = now_s - batch.ended_at_s
-    is_hot = age_s < hot.keep_s - EDGE_S
-    n_new = hot.append_steps(steps_where(batch, is_hot), amends=bool(amended))
-    is_old = (age_s > ROLLED_UP_S) & np.isfinite(batch.ended_at_s)
-    durable.write_steps(steps_where(batch, is_old))
-    # The hot tier counts its own.
-    is_counted = is_old & ~is_hot & ~np.isin(batch.step, amended)
-    if is_counted.any():
-        n_tokens = float(np.nansum(batch.tokens[is_counted]))
-        hot.execute("HINCRBYFLOAT", TOTALS, batch.run, n_tokens)
-    return n_new
-
-
-def _name(step: Step) -> str:
-    return "\n".join(map(str, step))
-
-
-def _key(step: Step) -> str:
-    return f"steps-in:step:{_name(step)}"
-
-
-def _step(name: bytes) -> Step:
-    run, session, number = name.decode().split("\n")
-    return run, session, int(number)
-
-
-def update_reported_runs(hot: HotStore, *, now: datetime, watcher: int = 0, of: int = 1) -> None:
-    """Assemble overdue steps and update the rows of a watcher's reported runs."""
-    now_s = now.timestamp()
-    names = recently_reporting_runs(hot, since_s=now_s - LOOK_BACK_S)
-    if not names:
-        return
-    reported = list(Run.objects.filter(name__in=names).exclude(session=""))
-    runs = [run for run in reported if run.pk % of == watcher]
-    others = {run.name for run in reported} - {run.name for run in runs}
-    waited_for = [step for step in overdue(hot, now_s=now_s) if step[0] not in others]
-    if waited_for:
-        store_assembled(hot, waited_for, now_s=now_s, rows={run.name: run for run in runs})
-    is_count_due = int(now_s) % COUNT_EVERY_S == 0
-    changed = []
-    listened_s = watching_s(hot, now_s=now_s)
-    for run in runs:
-        state = state_of(hot, run.name)
-        if state is None:
-            continue
-        was, since, counted = run.phase, run.phase_since, (run.last_step, run.n_tokens)
-        update_run(run, state, now=now, listened_s=math.inf if listened_s is None else listened_s)
-        # The first start of a job is not annotated; a restart is.
-        if run.phase != was and (counted[0] or run.phase in OVER):
-            # Who was silent and goes on has trained since long before.
-            at = run.phase_since if run.phase_since >= since else run.heard_at
-            annotate_phase(run, was=was, at=at or now)
-        is_other = (run.phase, run.phase_since) != (was, since)
-        if is_other and run.phase == Run.Phase.TRAINING:
-            release_nodes(hot, run, state)
-        if is_other or is_count_due:
-            total, stored = hot.execute_all(
-                [("HGET", TOTALS, run.name), ("HGET", BASES, run.name)]
-            )
-            count, base = float(total or 0.0), float(stored or 0.0)
-            if stored is None or count + base < run.n_tokens:
-                # Redis was emptied, or is older than the row: what it counts comes after that.
-                base = run.n_tokens - (0.0 if stored is None else count)
-                hot.execute("HSET", BASES, run.name, base)
-            run.n_tokens = int(count + base)
-            is_active = run.finished_at is None
-            if is_other or is_active or counted != (run.last_step, run.n_tokens):
-                changed.append(run)
-    if changed:
-        Run.objects.bulk_update(changed, UPDATED_FIELDS)
-
-
-def release_nodes(hot: HotStore, run: Run, state: RunState) -> None:
-    """Let go of the nodes of the start before that have no part in this one."""
-    here = {member.node for member in state.members.values()}
-    for session in hot.execute("ZREVRANGE", sessions_key(run.name), 1, 1):
-        before = {each.node for each in members_of(hot, run.name, session.decode()).values()}
-        Node.objects.filter(run=run, name__in=before - here).update(run=None)
-
-
-def update_run(run: Run, state: RunState, *, now: datetime, listened_s: float = math.inf) -> None:
-    """Update a run from its workers' state; counts never decrease.
-
-    Silence counts for as long as we have ``listened_s``. Who reports after it has gone on.
-    """
-    if run.heard_at is not None and state.heard_s < run.heard_at.timestamp() - OLDER_S:
-        # Redis is an older copy, and knows nothing of the job since.
-        state = RunState(run.session, {}, run.heard_at.timestamp())
-    heard_at = datetime.fromtimestamp(state.heard_s, UTC)
-    run.heard_at = heard_at
-    # If it falls silent, it is paid up to now.
-    run.paid_until = max(run.paid_until or heard_at, heard_at)
-    # A start may have fewer workers than the one before.
-    is_other = state.session != run.session and any(m.n_workers for m in state.members.values())
-    run.n_workers = max(0 if is_other else run.n_workers, state.n_workers)
-    if state.shift is not None and state.shift != run.step_shift:
-        # A start whose step numbers have another offset than those of the previous start.
-        before = {"first_step": 0, "shift": run.step_shift, "began_s": run.started_at.timestamp()}
-        first = run.last_step + 1 if state.first_step is None else state.first_step
-        began_s = state.heard_s if state.began_s is None else state.began_s
-        start = {"first_step": first, "shift": state.shift, "began_s": began_s}
-        run.starts = [*(run.starts or [before]), start]
-        run.step_shift = state.shift
-    run.last_step = max(run.last_step, state.last_step)
-    if state.session != run.session:
-        run.session, run.finished_at = state.session, None
-        _enter(run, Run.Phase.COMPILING, heard_at)
-    if run.finished_at is not None:
-        if heard_at <= run.finished_at or _end_of(run, state, 0.0) is not None:
-            return
-        run.finished_at = None
-        _enter(run, Run.Phase.COMPILING, heard_at)
-    if run.phase not in (Run.Phase.TRAINING, *OVER) and state.shift is not None:
-        began_s = state.began_s or state.heard_s
-        _enter(run, Run.Phase.TRAINING, datetime.fromtimestamp(began_s, UTC))
-    end = _end_of(run, state, min(now.timestamp() - state.heard_s, listened_s))
-    if end is not None:
-        _enter(run, end, heard_at)
-        run.finished_at = heard_at
-        if end == Run.Phase.FAILED:
-            run.end_reason = _reason_of(state)[: Run.MAX_REASON_CHARS]
-
-
-def _enter(run: Run, phase: Run.Phase, at: datetime) -> None:
-    run.phase, run.phase_since, run.end_reason = phase, max(at, run.started_at), ""
-    run.phase_progress_ratio = 0.0
-
-
-def _reason_of(state: RunState) -> str:
-    """Return why a run failed: by the first worker that said so, else by its silence."""
-    failed = [member for member in state.members.values() if member.ended == 2]
-    first = min(failed, key=lambda member: member.heard_s, default=None)
-    if first is None:
-        return "its reports stopped"
-    return f"{first.reason or 'no reason given'} (rank {first.rank} on {first.node})"
-
-
-def _end_of(run: Run, state: RunState, quiet_s: float) -> Run.Phase | None:
-    """Return the final phase of a run, None while it is running.
-
-    One failed worker fails the run. A silent job fails after ``LOST_S``.
-    """
-    ends = [member.ended for member in state.members.values()]
-    if any(end == 2 for end in ends):
-        return Run.Phase.FAILED
-    n_done = sum(end == 1 for end in ends)
-    if n_done and (n_done >= state.n_workers or quiet_s > END_GRACE_S):
-        return Run.Phase.FINISHED
-    lost_s = LOST_COMPILING_S if run.phase == Run.Phase.COMPILING else LOST_S
-    return Run.Phase.FAILED if quiet_s > lost_s else None

@@ -12,7 +12,8 @@ from redis import Redis
 
 from fleet.alerts.watchers import watch_runs
 from fleet.ingest.nodes import NodeIngest, store_batches
-from fleet.ingest.steps import StepIngest, update_reported_runs
+from fleet.ingest.phases import update_reported_runs
+from fleet.ingest.steps import StepIngest
 from fleet.models import Alert, AlertEvent, Node, Run
 from telemetry.store.hot import HotStore
 from tests.fleet.api.training_jobs import ABOUT, line

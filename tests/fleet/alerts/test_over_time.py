@@ -11,7 +11,8 @@ from redis import Redis
 
 from fleet.alerts.evaluate import WATCHES
 from fleet.alerts.watchers import watch_runs
-from fleet.ingest.steps import StepIngest, update_reported_runs
+from fleet.ingest.phases import update_reported_runs
+from fleet.ingest.steps import StepIngest
 from fleet.models import Alert, Node, Run
 from fleet.simulation.runs import create_run
 from telemetry.blocks import Block, Span

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fleet.ingest.steps import PENDING
+from fleet.ingest.assembly import PENDING
 from telemetry.store.hot import HotStore, open_store
 from tests import warm
 from tests.fleet.api.test_ingest_asgi import manage, until_open

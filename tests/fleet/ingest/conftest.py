@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from fleet.ingest.steps import StepIngest, StepIngestResult, update_reported_runs
+from fleet.ingest.phases import update_reported_runs
+from fleet.ingest.steps import StepIngest, StepIngestResult
 from telemetry.store.hot import HotStore
 
 Deliver = Callable[..., StepIngestResult]

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from fleet.alerts.snapshots import run_members
+from fleet.ingest.phases import LOST_S
 from fleet.ingest.runs import assign_node
-from fleet.ingest.steps import LOST_S, StepIngest
+from fleet.ingest.steps import StepIngest
 from fleet.models import Annotation, Node, Run
 from fleet.runs.state import KEEP_S
 from telemetry.ingest.step_reports import read_step_line

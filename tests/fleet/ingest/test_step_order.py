@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fleet.checks.preflights import NO_PREFLIGHT, update_preflight_doubts
-from fleet.ingest.steps import PENDING
+from fleet.ingest.assembly import PENDING
 from fleet.models import Run
 from fleet.runs.state import state_of, worker_states
 from telemetry.steps import StepBatch, WorkerState

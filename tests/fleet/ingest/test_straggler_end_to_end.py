@@ -4,7 +4,7 @@ import time
 from datetime import UTC, datetime
 
 from fleet.alerts.evaluate import watch
-from fleet.ingest.steps import update_reported_runs
+from fleet.ingest.phases import update_reported_runs
 from fleet.models import Alert, Run, Token
 from telemetry.store.hot import HotStore
 from tests.fleet.api.training_jobs import ABOUT, NODES

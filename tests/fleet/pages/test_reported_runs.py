@@ -11,7 +11,8 @@ from pytest_django import Settings
 
 from fleet.alerts.trace_requests import update_trace_requests
 from fleet.formatting import NBSP
-from fleet.ingest.steps import StepIngest, update_reported_runs
+from fleet.ingest.phases import update_reported_runs
+from fleet.ingest.steps import StepIngest
 from fleet.models import Alert, Node, Run, TraceRequest
 from telemetry.store.hot import HotStore
 from tests.fleet.api.training_jobs import ABOUT, NODES, line, step, step_lines

@@ -9,8 +9,8 @@ from fleet.alerts.evaluate import watch
 from fleet.alerts.reconcile import reconcile
 from fleet.ingest.named_runs import SESSION, update_runs
 from fleet.ingest.nodes import NodeIngest
+from fleet.ingest.phases import update_run
 from fleet.ingest.runs import assign_node, refresh_run
-from fleet.ingest.steps import update_run
 from fleet.models import Alert, Node, Run
 from fleet.runs.node_columns import reporting_now
 from fleet.runs.retirement import REPORTS_WITHIN, retire_node, retire_quiet, retire_run, unretire
