@@ -23,6 +23,7 @@ from fleet.models import Run
 from fleet.ops.liveness import TABLE
 from fleet.runs.retirement import retire_quiet
 from fleet.runs.similar_runs import update_due_comparisons
+from fleet.runs.state import watching
 from fleet.runs.step_durations import update_step_durations
 from fleet.simulation import demo_history
 from fleet.simulation.compiles import store_simulated
@@ -69,7 +70,9 @@ def watch_fleet(self: Task[[int], None], watcher: int = 0) -> None:
     update_probe_requests(hot, now=now)
     update_trace_requests(hot, now=now)
     answer_samples(hot, now=now)
-    update_alert_costs(hot, now=now)
+    watch = watching(hot, now_s=now.timestamp())
+    back_at = now - timedelta(seconds=watch.watched_s or 0.0) if watch.is_new else None
+    update_alert_costs(hot, now=now, back_at=back_at)
     hot.publish_tick(int(now.timestamp()))
 
 

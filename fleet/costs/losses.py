@@ -176,10 +176,15 @@ def _mean(steps: StepBatch, phase: str) -> FloatArray:
     return np.nan_to_num(mean(steps.phases[phase], 1))
 
 
-def update_alert_costs(source: Source, *, now: datetime) -> None:
-    """Store the cost so far of open alerts, and the final cost of resolved ones."""
+def update_alert_costs(source: Source, *, now: datetime, back_at: datetime | None = None) -> None:
+    """Store the cost so far of open alerts, and the final cost of resolved ones.
+
+    ``back_at``: trnwatch itself was stopped until then, and steps of that time may still come, so
+    that older alerts wait.
+    """
     due = Q(resolved_at=None) | Q(resolved_at__gte=now - SETTLED) | Q(cost={})
-    for alert in Alert.objects.filter(due).select_related("run"):
+    alerts = Alert.objects.filter(due).select_related("run")
+    for alert in alerts if back_at is None else alerts.filter(onset_at__gte=back_at):
         until = alert.resolved_at or now
         since_s = until.timestamp() - alert.cost.get("until_s", 0.0)
         every_s = 0.0

@@ -215,6 +215,19 @@ def test_an_open_alert_is_measured_again_and_again(slowed: HotStore, make: Make)
     assert alert.cost["n_steps"] > 1.8 * early["n_steps"]
 
 
+def test_a_loss_waits_for_the_steps_of_a_pause_of_trnwatch(slowed: HotStore, make: Make) -> None:
+    """None came while trnwatch was stopped; the run went on."""
+    at = END + timedelta(seconds=600)
+    before, since = make(), make(onset_at=at, fired_at=at, last_seen_at=at, subject="node:trn-1")
+    back_at = END + timedelta(seconds=590)
+    update_alert_costs(slowed, now=END + timedelta(seconds=610), back_at=back_at)
+    before.refresh_from_db()
+    since.refresh_from_db()
+
+    assert before.cost == {}
+    assert since.cost != {}
+
+
 def test_a_resolved_alert_is_measured_up_to_its_end_and_no_more(
     slowed: HotStore, make: Make
 ) -> None:
