@@ -67,7 +67,8 @@ def steps_of(hot: Source, run: Run, *, until: datetime) -> ArmSteps:
     """Sum a run's steps that ended before a time, from durable and hot tier.
 
     Summing neighbouring steps does not change ratios of sums. All-reduce-heavy are, in each hour,
-    the quarter of the steps whose all-reduce share was largest.
+    the quarter of the steps whose all-reduce share was largest. A log may have every tenth step
+    only: a stored step counts those since the one before.
     """
     until_s = until.timestamp()
     kept = RunChunk.objects.filter(run=run.name, start__lt=until_s)
@@ -80,17 +81,25 @@ def steps_of(hot: Source, run: Run, *, until: datetime) -> ArmSteps:
         if len(head) == HEAD_STEPS:
             break
     settled = float(head[settled_from(_step_s(head)), STEP]) if len(head) else 0.0
+    # The first row covers as many steps as others usually do.
+    usual = float(np.median(np.diff(head[:, STEP]))) if len(head) > 1 else 1.0
     starts = starts_of(run, until_s)
     keys: list[FloatArray] = [np.zeros(0)]
     parts: list[FloatArray] = [np.zeros((0, len(COLUMNS)))]
     ends: list[FloatArray] = []
+    n_first = n_rows = 0.0
     for hour in _hours(kept.order_by("start"), recent):
         rows = _counting(hour, until_s)
         if len(rows):
+            if not ends:
+                n_first = min(usual, max(1.0, rows[0, STEP]))
+            weight = covered_steps(rows, *ends[1:], n_first=n_first)
             ends = [ends[0] if ends else rows[0], rows[-1]]
-            key = np.where(rows[:, STEP] < settled, -1.0, rows[:, STEP] // n_in_row)
+            place = n_rows + np.arange(len(rows))
+            n_rows += len(rows)
+            key = np.where(rows[:, STEP] < settled, -1.0, place // n_in_row)
             lost = is_lost(rows[:, STEP], starts)
-            key, sums = _summed(key, _columns(rows, run.rates, lost))
+            key, sums = _summed(key, _columns(rows, run.rates, lost, weight))
             keys.append(key)
             parts.append(sums)
     key, sums = _summed(np.concatenate(keys), np.concatenate(parts))
@@ -98,8 +107,35 @@ def steps_of(hot: Source, run: Run, *, until: datetime) -> ArmSteps:
         return ArmSteps(sums)
     first, last = ends
     first_s = float(_step_s(first[None])[0])
-    began_s = float(first[ENDED]) - first_s
-    return ArmSteps(sums, int((key < 0).sum()), first_s, began_s, last_step=int(last[STEP]))
+    return ArmSteps(
+        sums,
+        n_warm_rows=int((key < 0).sum()),
+        first_step_s=first_s,
+        first_began_s=float(first[ENDED]) - n_first * first_s,
+        last_step=int(last[STEP]),
+    )
+
+
+def covered_steps(
+    rows: FloatArray, before: FloatArray | None = None, *, n_first: float
+) -> FloatArray:
+    """Count the steps that each row covers, (n_rows,): those since the row before.
+
+    They are not more than its duration fits into the time since then, because numbers also jump
+    where steps were never trained.
+
+    Parameters
+    ----------
+    before : the row before the first one; None: it covers ``n_first`` steps
+    """
+    step_s = _step_s(rows)
+    first = before if before is not None else rows[0] - np.eye(N_COLUMNS)[STEP] * n_first
+    number, ended_s = np.vstack([first, rows])[:, [STEP, ENDED]].T
+    fitting = np.rint(np.diff(ended_s) / np.where(step_s > 0, step_s, np.inf))
+    weight = np.clip(fitting, 1.0, np.maximum(1.0, np.diff(number)))
+    if before is None:
+        weight[0] = n_first
+    return np.asarray(weight)
 
 
 def starts_of(run: Run, until_s: float) -> list[tuple[float, float]]:
@@ -141,11 +177,13 @@ def _step_s(rows: FloatArray) -> FloatArray:
     return np.where(known.any(axis=1), np.where(known, phases, 0.0).sum(axis=1), np.nan)
 
 
-def _columns(rows: FloatArray, rates: Tariff, lost: FloatArray) -> FloatArray:
-    """Compute COLUMNS of each step, (n_steps, 14); every step must have a duration."""
-    step_s, tokens = _step_s(rows), rows[:, TOKENS]
+def _columns(
+    rows: FloatArray, rates: Tariff, lost: FloatArray, weight: FloatArray
+) -> FloatArray:
+    """Compute COLUMNS of each row, (n_rows, 14); every row must have a duration."""
+    step_s, tokens = weight * _step_s(rows), weight * rows[:, TOKENS]
     usd = rates.each_usd(rows[:, ENDED] - step_s, rows[:, ENDED])
-    allreduce_s = rows[:, WAIT] + rows[:, TRANSFER]
+    allreduce_s = weight * (rows[:, WAIT] + rows[:, TRANSFER])
     is_counted, has_share = np.isfinite(tokens), np.isfinite(allreduce_s) & (step_s > 0)
     share = np.where(has_share, allreduce_s, 0.0) / np.where(has_share, step_s, 1.0)
     n_heavy = int(HEAVY_RATIO * has_share.sum())
@@ -156,20 +194,20 @@ def _columns(rows: FloatArray, rates: Tariff, lost: FloatArray) -> FloatArray:
     has_loss = np.isfinite(rows[:, LOSS]) & (lost == 0)
     return np.stack(
         [
-            np.ones(len(rows)),
+            weight,
             step_s,
             counted_s,
             np.where(is_counted, tokens, 0.0),
             np.where(is_counted, usd, 0.0),
             np.where(has_share, step_s, 0.0),
             np.where(has_share, allreduce_s, 0.0),
-            heavy,
+            heavy * weight,
             heavy * step_s,
-            np.where(has_loss, rows[:, LOSS], 0.0),
-            has_loss,
+            np.where(has_loss, weight * rows[:, LOSS], 0.0),
+            has_loss * weight,
             usd,
             np.where(is_counted & (lost == 0), tokens, 0.0),
-            lost,
+            lost * weight,
         ],
         axis=1,
     )

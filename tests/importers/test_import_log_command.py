@@ -8,9 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from django.core.management import call_command
+from django.utils import timezone
 
 from fleet.models import Annotation, CompileEvent, Node, ReadLog, Run
+from fleet.trials.comparison import compare
+from fleet.trials.services import begin
 from telemetry.store.chunks import LOSS, decode_steps
+from telemetry.store.hot import HotStore
 from telemetry.store.models import RunChunk
 from tests.importers.import_command import A, B, Write, dated, imported, n_stored
 from tests.importers.logs.log_lines import bar, call, done, hit, neuronx, trainer
@@ -189,3 +193,36 @@ def test_as_text_it_states_what_was_skipped_and_where(file: Path) -> None:
     assert "neuronx-distributed" in out.getvalue()
     assert "from the log" in out.getvalue()
     assert "train.log:46: step 11 step_time" in out.getvalue()
+
+
+def test_a_log_of_every_tenth_step_is_an_arm_with_all_its_steps(
+    write: Write, hot: HotStore
+) -> None:
+    about = {"instance": "trn2.48xlarge", "nodes": 4, "global_batch": 256, "seq_len": 4096}
+    for every in (1, 10):
+        lines = [
+            f"{dated(7 * step)} {neuronx(step, step_s=7.0, loss=9.0 - step / 200)}"
+            for step in range(every, 1001, every)
+        ]
+        imported(write(*lines), run=f"every-{every}", **about)
+    now = timezone.now()
+    trial = begin(
+        "logs",
+        "Alike?",
+        baseline="every-1",
+        candidates=["every-10"],
+        planned_steps=100,
+        by="ada",
+        now=now,
+    )
+
+    figures = compare(hot, trial, now=now)
+    each, tenth = figures.arms
+
+    assert tenth.n_steps == 1000
+    assert tenth.n_tokens == pytest.approx(each.n_tokens)
+    assert tenth.usd_settled == pytest.approx(each.usd_settled)
+    assert (tenth.usd_between, tenth.ready_s) == (0.0, None)
+    loss = figures.candidates[0].get("loss")
+    assert loss is not None
+    assert loss.ratio == pytest.approx(0.0, abs=0.01)
