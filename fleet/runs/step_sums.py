@@ -36,7 +36,7 @@ HEAD_STEPS = 2_000
 COLUMNS = (
     *("steps", "step_s", "counted_s", "tokens", "usd"),
     *("reported_s", "allreduce_s", "heavy", "heavy_s", "loss", "loss_steps"),
-    *("paid_usd", "unique_tokens", "lost"),
+    *("paid_usd", "unique_tokens", "lost", "earlier_tokens"),
 )
 WAIT, TRANSFER = (FIRST_PHASE + PHASES.index(phase) for phase in ("wait_s", "transfer_s"))
 
@@ -45,19 +45,22 @@ WAIT, TRANSFER = (FIRST_PHASE + PHASES.index(phase) for phase in ("wait_s", "tra
 class ArmSteps:
     """Sums over the steps of a run.
 
-    ``sums`` (n_rows, 14) holds COLUMNS: number of steps, their seconds; seconds, tokens and
+    ``sums`` (n_rows, 15) holds COLUMNS: number of steps, their seconds; seconds, tokens and
     dollars of those with known tokens; seconds and exposed all-reduce seconds of those that
     report it; number and seconds of the all-reduce-heavy ones; sum and number of losses; dollars
     of all steps, NaN without a price; tokens of steps that no later start repeated (only these
-    count losses), and number of repeated steps. The first ``n_warm_rows`` are the warm-up. Times
-    are Unix seconds.
+    count losses), number of repeated steps, and tokens of the steps before the first stored one,
+    in the first row. The first ``n_warm_rows`` are the warm-up. Times are Unix seconds.
+    ``first_step`` is the first stored step; ``has_beginning`` is False if training began earlier.
     """
 
     sums: FloatArray
     n_warm_rows: int = 0
     first_step_s: float = float("nan")
     first_began_s: float = float("nan")
+    first_step: int = 0
     last_step: int = 0
+    has_beginning: bool = True
 
     def __len__(self) -> int:
         return int(self.sums[:, 0].sum())
@@ -107,12 +110,18 @@ def steps_of(hot: Source, run: Run, *, until: datetime) -> ArmSteps:
         return ArmSteps(sums)
     first, last = ends
     first_s = float(_step_s(first[None])[0])
+    n_earlier = max(0.0, first[STEP] - n_first)
+    columns = dict(zip(COLUMNS, sums.sum(axis=0), strict=True))
+    sums[0, COLUMNS.index("earlier_tokens")] = n_earlier * columns["tokens"] / columns["steps"]
     return ArmSteps(
         sums,
         n_warm_rows=int((key < 0).sum()),
         first_step_s=first_s,
         first_began_s=float(first[ENDED]) - n_first * first_s,
+        first_step=int(first[STEP]),
         last_step=int(last[STEP]),
+        # The first row of a log may have no duration, and so is not stored.
+        has_beginning=n_earlier <= n_first,
     )
 
 
@@ -177,10 +186,8 @@ def _step_s(rows: FloatArray) -> FloatArray:
     return np.where(known.any(axis=1), np.where(known, phases, 0.0).sum(axis=1), np.nan)
 
 
-def _columns(
-    rows: FloatArray, rates: Tariff, lost: FloatArray, weight: FloatArray
-) -> FloatArray:
-    """Compute COLUMNS of each row, (n_rows, 14); every row must have a duration."""
+def _columns(rows: FloatArray, rates: Tariff, lost: FloatArray, weight: FloatArray) -> FloatArray:
+    """Compute COLUMNS of each row, (n_rows, 15); every row must have a duration."""
     step_s, tokens = weight * _step_s(rows), weight * rows[:, TOKENS]
     usd = rates.each_usd(rows[:, ENDED] - step_s, rows[:, ENDED])
     allreduce_s = weight * (rows[:, WAIT] + rows[:, TRANSFER])
@@ -208,6 +215,7 @@ def _columns(
             usd,
             np.where(is_counted & (lost == 0), tokens, 0.0),
             lost * weight,
+            np.zeros(len(rows)),
         ],
         axis=1,
     )

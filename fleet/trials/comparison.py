@@ -45,12 +45,15 @@ from telemetry.statistics.verdicts import WRONG_RATIO, TrialVerdict, TrialWord, 
 from telemetry.store.reading import Source
 from telemetry.units import HOUR_S
 
-STEPS, STEP_S, COUNTED_S, TOKENS, USD, LOSSES, LOSS_STEPS, PAID_USD, UNIQUE_TOKENS, LOST = (
+STEPS, STEP_S, COUNTED_S, TOKENS, USD, LOSSES, LOSS_STEPS, PAID_USD = (
     COLUMNS.index(name)
     for name in (
         *("steps", "step_s", "counted_s", "tokens", "usd", "loss", "loss_steps"),
-        *("paid_usd", "unique_tokens", "lost"),
+        "paid_usd",
     )
+)
+UNIQUE_TOKENS, LOST, EARLIER_TOKENS = (
+    COLUMNS.index(name) for name in ("unique_tokens", "lost", "earlier_tokens")
 )
 # Losses are compared over this last part of the tokens that both arms have trained on.
 LOSS_WINDOW_RATIO = 0.05
@@ -125,12 +128,13 @@ def measure_arm(hot: Source, trial: Trial, arm: TrialArm, *, until: datetime) ->
     # The median, since the last batch of an epoch may be short.
     is_counted = sums[:, TOKENS] > 0
     per_step = sums[is_counted, TOKENS] / sums[is_counted, STEPS]
-    epoch = first_epoch(sums, run.tokens_per_epoch)
+    # Of a run whose beginning is not stored, no first epoch is known.
+    epoch = first_epoch(sums, run.tokens_per_epoch if steps.has_beginning else None)
     epoch_ratio = None
     if run.tokens_per_epoch and len(epoch):
         epoch_ratio = min(1.0, float(epoch[:, UNIQUE_TOKENS].sum()) / run.tokens_per_epoch)
     s_per_token = _ratio(settled, COUNTED_S, TOKENS)
-    line = training_line(trial, ready_s, warm)
+    line = training_line(trial, steps, ready_s)
     pace = next((each for each in PACES if is_known(each, settled)), None)
     level = estimate(ArmSamples(COLUMNS, settled), pace.measure) if pace else None
     figures = ArmFigures(
@@ -146,13 +150,15 @@ def measure_arm(hot: Source, trial: Trial, arm: TrialArm, *, until: datetime) ->
         n_warm_up=int(warm[:, STEPS].sum()),
         n_settled=int(settled[:, STEPS].sum()),
         n_lost=int(sums[:, LOST].sum()),
+        first_step=steps.first_step,
         last_step=steps.last_step,
+        has_beginning=steps.has_beginning,
         tokens_per_step=float(np.median(per_step)) if len(per_step) else None,
         n_tokens=float(sums[:, TOKENS].sum()) or None,
         compile_s=compile_s,
         # It is unknown what an imported run did before its first step.
-        ready_s=(ready_s or None) if len(steps) else None,
-        first_step_s=_finite(steps.first_step_s),
+        ready_s=(ready_s or None) if len(steps) and steps.has_beginning else None,
+        first_step_s=_finite(steps.first_step_s) if steps.has_beginning else None,
         warm_up_s=float(warm[:, STEP_S].sum()),
         settled_s=float(settled[:, COUNTED_S].sum()) or None,
         settled_tokens=float(settled[:, TOKENS].sum()) or None,
@@ -189,11 +195,15 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def training_line(trial: Trial, ready_s: float, warm: FloatArray) -> tuple[float, float] | None:
+def training_line(trial: Trial, steps: ArmSteps, ready_s: float) -> tuple[float, float] | None:
     """Time to train as a line over seconds per token: its start in seconds, its slope in tokens.
 
-    None where the trial plans no tokens, or the warm-up has trained on all of them.
+    None where the trial plans no tokens, the warm-up has trained on all of them, or the beginning
+    of training is not stored.
     """
+    warm = steps.sums[: steps.n_warm_rows]
+    if not steps.has_beginning:
+        return None
     left = (trial.planned_tokens or 0) - float(warm[:, TOKENS].sum())
     return (ready_s + float(warm[:, STEP_S].sum()), left) if left > 0 else None
 
@@ -215,7 +225,8 @@ def paid_fields(run: Run, steps: ArmSteps, ready_s: float, *, until: datetime) -
     between = between if between >= MIN_PAUSE_USD else 0.0
     prices = prices_of(run, until=until)
     return {
-        "usd_ready": ready,
+        # What was paid before the first stored step may be training, too.
+        "usd_ready": ready if steps.has_beginning else None,
         "usd_warm_up": warm_up,
         "usd_settled": settled,
         "usd_between": between,
@@ -279,7 +290,7 @@ def _differences(trial: Trial, arms: Arms) -> list[MeasuredDifference]:
     """Measure the difference of each figure that all runs have, in no particular order."""
     runs = [run for arm in arms for run in arm]
     lines = {
-        run.arm.pk: training_line(trial, run.figures.ready_s or 0.0, run.warm_up) for run in runs
+        run.arm.pk: training_line(trial, run.steps, run.figures.ready_s or 0.0) for run in runs
     }
     known = [
         figure
@@ -317,7 +328,8 @@ def _differences(trial: Trial, arms: Arms) -> list[MeasuredDifference]:
     if n_tokens and not others:
         if usd := by_figure.get("usd_per_mtok"):
             by_figure[USD_PER_EPOCH.name] = _scale(usd, n_tokens / BY_NAME["usd_per_mtok"].factor)
-        epoch = compare_first_epochs(sums, n_tokens)
+        if all(run.steps.has_beginning for run in runs):
+            epoch = compare_first_epochs(sums, n_tokens)
     n_equal = equal_tokens([*sums[0], *sums[1]])
     if n_equal is not None and (loss := compare_losses(n_equal, sums)):
         by_figure[LOSS.name] = loss
@@ -379,7 +391,14 @@ def equal_tokens(runs: Sequence[FloatArray]) -> float | None:
 
     Tokens that were trained again after a failure count once.
     """
-    return min(float(sums[:, UNIQUE_TOKENS].sum()) for sums in runs) or None
+    if not all(sums[:, UNIQUE_TOKENS].any() for sums in runs):
+        return None
+    return min(float(trained_tokens(sums)[-1]) for sums in runs)
+
+
+def trained_tokens(sums: FloatArray) -> FloatArray:
+    """Count the tokens of training up to the end of each row, also those before the first one."""
+    return np.asarray(np.cumsum(sums[:, UNIQUE_TOKENS] + sums[:, EARLIER_TOKENS]))
 
 
 def compare_losses(n_tokens: float, arms: Sums) -> Difference | None:
@@ -396,7 +415,7 @@ def compare_losses(n_tokens: float, arms: Sums) -> Difference | None:
 
 
 def _loss_window(n_tokens: float, sums: FloatArray) -> FloatArray:
-    end = np.cumsum(sums[:, UNIQUE_TOKENS])
+    end = trained_tokens(sums)
     start = end - sums[:, UNIQUE_TOKENS]
     is_within = (start < n_tokens) & (end > n_tokens * (1 - LOSS_WINDOW_RATIO))
     return np.asarray(sums[is_within & (sums[:, LOSS_STEPS] > 0)])
@@ -407,10 +426,10 @@ def loss_curve(sums: FloatArray) -> tuple[tuple[float, float], ...]:
 
     Empty without losses. Steps that were trained again after a failure count once.
     """
-    tokens = np.cumsum(sums[:, UNIQUE_TOKENS])
+    tokens = trained_tokens(sums)
     if not len(tokens) or not tokens[-1] or not sums[:, LOSS_STEPS].any():
         return ()
-    ends = np.linspace(0, tokens[-1], N_LOSSES + 1)[1:]
+    ends = np.linspace(tokens[0] - sums[0, UNIQUE_TOKENS], tokens[-1], N_LOSSES + 1)[1:]
     part = np.minimum(np.searchsorted(ends, tokens), N_LOSSES - 1)
     losses, steps = (
         np.bincount(part, sums[:, column], N_LOSSES) for column in (LOSSES, LOSS_STEPS)

@@ -368,6 +368,7 @@ class ArmFigures(msgspec.Struct, frozen=True, kw_only=True):
     whose tokens are known. ``losses`` are tokens and the mean loss of the steps before them.
     ``layout`` is None in figures of earlier versions. ``end_reason`` is why its job failed.
     ``bad_loss`` is the loss that is not finite at the end of its log, since ``bad_loss_step``.
+    ``has_beginning`` is False if training began before ``first_step``, the first stored one.
     """
 
     label: str
@@ -408,6 +409,8 @@ class ArmFigures(msgspec.Struct, frozen=True, kw_only=True):
     end_reason: str = ""
     bad_loss: str = ""
     bad_loss_step: int | None = None
+    first_step: int = 0
+    has_beginning: bool = True
 
 
 class Candidate(msgspec.Struct, frozen=True):

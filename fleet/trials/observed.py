@@ -168,7 +168,8 @@ def observe(hot: Source, run: Run, *, until: datetime) -> Observed:
     error_log = pace_error_log(tokens, taken_s)
     run_days = float(steps.sums[:, 1].sum()) / DAY_S
     began = datetime.fromtimestamp(steps.first_began_s, until.tzinfo) if len(steps) else until
-    starts = starts_of(run, first_began=began, until=until) if len(steps) else ()
+    has_start = len(steps) > 0 and steps.has_beginning
+    starts = starts_of(run, first_began=began, until=until) if has_start else ()
     compile_s, is_planned, load_s = _first_start(run, starts)
     failures = _failures(run, began, until)
     return Observed(

@@ -9,7 +9,9 @@ import pytest
 from fleet.models import Run, Trial
 from fleet.trials.comparison import compare
 from fleet.trials.figures import Comparison, TrialFigures
+from fleet.trials.text import candidate_reports
 from telemetry.store.hot import HotStore
+from telemetry.store.models import RunChunk
 from tests.fleet.trials.conftest import LATER, train
 from tests.helpers import NOON, NOON_S
 
@@ -229,3 +231,33 @@ def test_the_verdict_on_losses_is_given_once_when_the_plan_is_done(
 
     assert (early.word, early.n_more_steps) == ("cannot tell yet", 1_000)
     assert late.word == "worse"
+
+
+def test_a_run_whose_beginning_is_no_longer_stored_did_not_start_slowly(
+    hot: HotStore, with_epochs: Trial
+) -> None:
+    Trial.objects.update(planned_tokens=10_000_000_000)
+    trial, now = Trial.objects.with_arms().get(), NOON + timedelta(hours=2, seconds=1)
+    losses = 8.0 * np.arange(1, 3601) ** -0.1
+    train("vit-p5", [2.0] * 3600, loss=losses)
+    train("vit-trn2", [2.0] * 900, loss=losses[:900])
+    alike = by_metric(compare(hot, trial, now=now))
+    # Both arms train in the same way: nothing may differ because steps are forgotten.
+    RunChunk.objects.filter(run="vit-p5", start__lt=NOON_S + 3600).delete()
+
+    figures = compare(hot, trial, now=now)
+
+    p5, trn2 = figures.arms
+    assert alike["loss"].ratio == pytest.approx(0.0, abs=1e-3)
+    assert alike["time_to_train_s"].ratio == pytest.approx(0.0, abs=1e-3)
+    later = {"loss", "time_to_train_s", "first_epoch_step_s"}
+    assert later.isdisjoint(by_metric(figures))
+    assert (p5.ready_s, p5.usd_ready, p5.first_step_s, p5.time_to_train_s) == (None,) * 4
+    assert p5.usd_between == pytest.approx(0.0, abs=0.2)
+    assert p5.losses[-1][0] == pytest.approx(3600e6, rel=1e-3)
+    assert trn2.time_to_train_s is not None
+    (report,) = candidate_reports(figures, now.date())
+    assert any(
+        note.startswith(f"The steps of vit-p5 before {p5.first_step:,} are not stored")
+        for note in report.notes
+    )
