@@ -111,6 +111,10 @@ def _runs(baseline: str, candidates: Sequence[str]) -> list[Run]:
         for name in names:
             if name not in known:
                 raise FieldError(field, f"no run is called {name[:MAX_NAME]!r}")
+            if not known[name].n_nodes:
+                raise FieldError(
+                    field, f"{name} has no number of nodes; import it again with its nodes"
+                )
     return [known[name] for name in (baseline, *candidates)]
 
 

@@ -355,7 +355,7 @@ def _at_list_prices(
     """
     pace = candidate.get(PACE)
     is_one_type = baseline.instance_type == arm.instance_type
-    if pace is None or (is_one_type and kinds.is_alike):
+    if pace is None or (is_one_type and kinds.is_alike) or not (baseline.n_nodes and arm.n_nodes):
         return
     evidence = candidate.pace
     if evidence is None:
@@ -431,6 +431,8 @@ def _break_even(
     """
     pace, paid = candidate.get(PACE), candidate.get(USD)
     if pace is None or (baseline.instance_type == arm.instance_type and kinds.is_alike):
+        return None
+    if not (baseline.n_nodes and arm.n_nodes):
         return None
     if paid is not None:
         per_hour = paid.candidate * pace.candidate * HOUR_S / TOKENS_PER_MTOK

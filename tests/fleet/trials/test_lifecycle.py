@@ -7,8 +7,10 @@ import pytest
 
 from fleet.models import Run, Trial
 from fleet.tasks import update_trials
+from fleet.trials.comparison import compare
 from fleet.trials.figures import load_figures
 from fleet.trials.services import begin, end, update_due_figures, update_figures
+from fleet.trials.text import candidate_reports
 from telemetry.errors import FieldError
 from telemetry.store.hot import HotStore
 from tests.fleet.trials.conftest import LATER, made, train
@@ -70,6 +72,26 @@ def test_what_is_wrong_is_named_and_nothing_is_begun(
 
     assert refused.value.field == field
     assert list(Trial.objects.all()) == [trial]
+
+
+@pytest.mark.parametrize("name", ["vit-p5", "vit-trn2"])
+def test_a_run_without_its_number_of_nodes_is_no_arm(trial: Trial, name: str) -> None:
+    Run.objects.filter(name=name).update(n_nodes=0)
+
+    with pytest.raises(FieldError, match=f"{name} has no number of nodes; import it again"):
+        begin(**WISH | {"name": "other"})
+
+
+@pytest.mark.parametrize("name", ["vit-p5", "vit-trn2"])
+def test_a_trial_of_such_a_run_has_no_cost(hot: HotStore, trial: Trial, name: str) -> None:
+    Run.objects.filter(name=name).update(n_nodes=0, usd_per_node_hour=0.0)
+    train("vit-p5", [2.0] * 100)
+    train("vit-trn2", [1.25] * 100)
+
+    figures = compare(hot, Trial.objects.with_arms().get(), now=LATER)
+    (report,) = candidate_reports(figures, LATER.date())
+
+    assert (report.verdict.cost, report.verdict.break_even) == (None, None)
 
 
 def test_figures_are_kept_and_read_again(hot: HotStore, trial: Trial) -> None:
