@@ -165,6 +165,11 @@ class LoggedSteps:
     # The sources that contradict each other, the one that counts last, and what each gives for a
     # step, in seconds; empty if they agree
     clocks: tuple[tuple[str, float], ...] = ()
+    # The batch that the log gives, if another one was given that counts; else NaN
+    other_batch: float = math.nan
+    # What contradict each other as tokens of a step, the one that counts first, and what each
+    # gives; empty if they agree
+    token_counts: tuple[tuple[str, float], ...] = ()
     # Why a logged rate does not count: mean (averaged over earlier steps), disputed (several
     # engines log different ones for one step); empty if it counts
     rate_doubt: str = ""
@@ -190,12 +195,15 @@ class LoggedSteps:
         return bool(np.isfinite(self.at_s).any())
 
 
-def complete_steps(gathered: LineSteps, *, global_batch: float, seq_len: float) -> LoggedSteps:
+def complete_steps(
+    gathered: LineSteps, *, global_batch: float, seq_len: float, total_batch: float = math.nan
+) -> LoggedSteps:
     """Complete gathered steps with the figures that follow from those logged.
 
     Parameters
     ----------
     global_batch, seq_len : given by the user, NaN if not
+    total_batch : sequences per step by the log's summary, which counts if nothing else is known
 
     Notes
     -----
@@ -207,7 +215,11 @@ def complete_steps(gathered: LineSteps, *, global_batch: float, seq_len: float) 
     rate_doubt = "mean" if np.isfinite(columns["mean_seq_per_s"]).any() else ""
     if gathered.n_disputed > DISPUTED_RATIO * len(gathered):
         rate_doubt, columns["seq_per_s"] = "disputed", np.full(len(gathered), np.nan)
-    batch = _batch(columns, global_batch)
+    logged_batch = _batch(columns)
+    given_batch = np.full(len(gathered), global_batch)
+    batch = logged_batch if math.isnan(global_batch) else given_batch
+    if np.isnan(batch).all():
+        batch = np.full(len(gathered), total_batch)
     by_rate = _divide(batch, columns["seq_per_s"])
     by_tokens = _divide(columns["tokens"], columns["tokens_per_s"])
     durations = {
@@ -244,11 +256,12 @@ def complete_steps(gathered: LineSteps, *, global_batch: float, seq_len: float) 
     is_known = np.isfinite(known_s)
     rising_s = np.full(len(known_s), np.nan)
     rising_s[is_known] = np.maximum.accumulate(known_s[is_known])
+    counts = _token_counts(columns, step_s, batch, seq_len)
     return LoggedSteps(
         step=columns["step"].astype("i8"),
         step_s=step_s,
         at_s=rising_s,
-        tokens=_tokens(columns, step_s, batch, seq_len),
+        tokens=_tokens(counts),
         seq_per_s=seq_per_s,
         loss=columns["loss"],
         grad_norm=columns["grad_norm"],
@@ -256,6 +269,8 @@ def complete_steps(gathered: LineSteps, *, global_batch: float, seq_len: float) 
         global_batch=_median(batch),
         how=how,
         clocks=clocks,
+        other_batch=_other_batch(logged_batch, total_batch, global_batch),
+        token_counts=_contradicting(counts),
         rate_doubt=rate_doubt,
         not_finite=not_finite(columns),
     )
@@ -317,10 +332,8 @@ def _contradiction(
     return ()
 
 
-def _batch(columns: Columns, given: float) -> FloatArray:
-    """Return sequences per step: as given, as logged, or from the count of consumed ones."""
-    if np.isfinite(given):
-        return np.full(len(columns["step"]), given)
+def _batch(columns: Columns) -> FloatArray:
+    """Return sequences per step: as logged, or from the count of consumed ones."""
     known, each = np.isfinite(columns["consumed"]), np.nan
     if known.sum() > 1:
         step, consumed = columns["step"][known], columns["consumed"][known]
@@ -330,19 +343,45 @@ def _batch(columns: Columns, given: float) -> FloatArray:
     return np.where(np.isnan(columns["global_batch"]), each, columns["global_batch"])
 
 
-def _tokens(columns: Columns, step_s: FloatArray, batch: FloatArray, seq_len: float) -> FloatArray:
-    """Return tokens per step: as logged, or by the rate, the batch, or the sequences."""
-    ways = (
-        columns["tokens"],
-        columns["tokens_per_s"] * step_s,
-        batch * seq_len,
-        columns["seq_per_s"] * step_s * seq_len,
-        _growth(columns),
-    )
-    tokens = ways[0]
-    for way in ways[1:]:
+def _other_batch(logged: FloatArray, total: float, given: float) -> float:
+    """Return the log's batch if it is not the one that was given; NaN if it is, or is unknown.
+
+    That of a summary follows from rounded rates.
+    """
+    known, ratio = _median(logged), EXACT_RATIO
+    if math.isnan(known):
+        known, ratio = total, CONTRADICTION - 1
+    return known if abs(known - given) > ratio * min(known, given) else math.nan
+
+
+def _token_counts(
+    columns: Columns, step_s: FloatArray, batch: FloatArray, seq_len: float
+) -> dict[str, FloatArray]:
+    """Return tokens per step by each source, the first known of which counts."""
+    return {
+        "told": columns["tokens"],
+        "rate": columns["tokens_per_s"] * step_s,
+        "batch": batch * seq_len,
+        "sequences": columns["seq_per_s"] * step_s * seq_len,
+        "growth": _growth(columns),
+    }
+
+
+def _tokens(counts: Mapping[str, FloatArray]) -> FloatArray:
+    tokens, *others = counts.values()
+    for way in others:
         tokens = np.where(np.isnan(tokens), way, tokens)
     return np.asarray(tokens)
+
+
+def _contradicting(counts: Mapping[str, FloatArray]) -> tuple[tuple[str, float], ...]:
+    """Return the source of tokens that counts and the first that contradicts it, if any."""
+    usual = [(name, _median(values)) for name, values in counts.items()]
+    first, *others = [each for each in usual if math.isfinite(each[1])] or [("", math.nan)]
+    for other in others:
+        if max(first[1], other[1]) > CONTRADICTION * min(first[1], other[1]):
+            return (first, other)
+    return ()
 
 
 def _growth(columns: Columns) -> FloatArray:

@@ -248,9 +248,9 @@ def save_log(log: Log, options: LogOptions, *, file_s: float, now: datetime) -> 
     check_name(options.run)
     seq_len = nan_if_unset(options.seq_len)
     batch = nan_if_unset(options.global_batch)
-    steps = complete_steps(log.steps, global_batch=batch, seq_len=seq_len)
-    if math.isnan(steps.global_batch) and not math.isnan(log.totals.global_batch):
-        steps = complete_steps(log.steps, global_batch=log.totals.global_batch, seq_len=seq_len)
+    steps = complete_steps(
+        log.steps, global_batch=batch, seq_len=seq_len, total_batch=log.totals.global_batch
+    )
     times = step_times(
         steps,
         started_at=options.started_at,
@@ -294,6 +294,8 @@ def save_log(log: Log, options: LogOptions, *, file_s: float, now: datetime) -> 
                 "clocks": [list(clock) for clock in steps.clocks],
                 "end": end_text(log),
                 "failures": [_failure(e) for e in list(log.failures.values())[:MAX_FAILURES]],
+                "other_batch": None if math.isnan(steps.other_batch) else steps.other_batch,
+                "token_counts": [list(count) for count in steps.token_counts],
                 "rate_doubt": steps.rate_doubt,
                 "not_finite": [asdict(each) | _finite(each) for each in steps.not_finite],
                 "is_rate_only": bool(np.isfinite(steps.seq_per_s[np.isnan(steps.step_s)]).any()),

@@ -1,6 +1,7 @@
 """`manage.py import_log`: one finished run with steps, compiles and errors."""
 
 import gzip
+import json
 import math
 from io import StringIO
 from pathlib import Path
@@ -11,6 +12,7 @@ from django.core.management import call_command
 from django.utils import timezone
 
 from fleet.models import Annotation, CompileEvent, Node, ReadLog, Run
+from fleet.runs.imported import log_caveats
 from fleet.trials.comparison import compare
 from fleet.trials.services import begin
 from telemetry.store.chunks import LOSS, decode_steps
@@ -226,3 +228,34 @@ def test_a_log_of_every_tenth_step_is_an_arm_with_all_its_steps(
     loss = figures.candidates[0].get("loss")
     assert loss is not None
     assert loss.ratio == pytest.approx(0.0, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("logged", "given", "says"),
+    [
+        # The batch of one device, where the log has that of all.
+        (
+            {"global_batch_size": 256},
+            {"global_batch": 32},
+            "the batch is 32 sequences, as given with --global-batch, but the log says 256",
+        ),
+        ({"global_batch_size": 256}, {"global_batch": 256}, ""),
+        # Tokens per second of one device of 64.
+        (
+            {"global_batch_size": 256, "tokens_per_second": 8192},
+            {"seq_len": 4096},
+            "a step has 16.4 k tokens by the logged tokens per second, which counts, and 1.05 M",
+        ),
+        ({"global_batch_size": 256, "tokens_per_second": 524_288}, {"seq_len": 4096}, ""),
+    ],
+)
+def test_figures_that_contradict_each_other_are_named(
+    write: Write, logged: dict[str, int], given: dict[str, int], says: str
+) -> None:
+    lines = [json.dumps({"step": n, "step_time": 2.0, "loss": 3.0} | logged) for n in range(1, 31)]
+
+    imported(write(*lines), **given)
+
+    caveats = " ".join(log_caveats(ReadLog.objects.get())).replace("\u202f", " ")
+    assert says in caveats
+    assert bool(says) == ("--global-batch" in caveats)
