@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 from django.db.models import Q, QuerySet
 
 from fleet.costs.spending import planned_end
-from fleet.models import Budget, Run
+from fleet.models import Budget, ReadLog, Run
+from fleet.runs.imported import AHEAD, TOO_OLD
 from telemetry.errors import CONTROL, FieldError
 
 MOST_USD = 1e12
@@ -107,9 +108,13 @@ def _used_up_at(
 
 
 def runs_under_budgets(budgets: Iterable[Budget]) -> QuerySet[Run]:
-    """Return the runs that were active since the first of these budgets started."""
+    """Return the runs that were active since the first of these budgets started.
+
+    An imported log that was moved in time was not paid in the period in which it is shown.
+    """
     first = min(budget.starts_at for budget in budgets)
-    runs = Run.objects.filter(Q(finished_at=None) | Q(finished_at__gt=first))
+    moved = ReadLog.objects.filter(details__why_moved__in=(TOO_OLD, AHEAD)).values("run")
+    runs = Run.objects.filter(Q(finished_at=None) | Q(finished_at__gt=first)).exclude(pk__in=moved)
     return runs.defer("plan", "clock", "spending")
 
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from io import BytesIO
 from typing import Any
 
@@ -393,7 +393,7 @@ def _run_fields(
         "last_step": int(steps.step[-1]) if len(steps) else 0,
         "n_tokens": n_tokens(steps) or 0,
         "spending": None,
-        **_price(options, datetime.fromtimestamp(began_s, UTC)),
+        **_price(options, datetime.fromtimestamp(began_s, UTC), moved_s=times.moved_s),
     }
 
 
@@ -419,10 +419,13 @@ def _end_s(event: Compile) -> float:
     return event.at_s + (0.0 if math.isnan(event.seconds) else event.seconds)
 
 
-def _price(options: LogOptions, began: datetime) -> dict[str, Any]:
-    """Return the price by contract or catalog; 0 if unknown."""
+def _price(options: LogOptions, began: datetime, *, moved_s: float) -> dict[str, Any]:
+    """Return the price by contract or catalog when the run trained; 0 if unknown."""
+    began -= timedelta(seconds=moved_s)
     price = opening_price(options.team, options.instance, n_nodes=options.n_nodes, began=began)
     if options.n_nodes and (price["usd_per_node_hour"] or price["tariff"]):
+        for entry in price["tariff"] or ():
+            entry["from_s"] += moved_s
         return price
     return {"usd_per_node_hour": 0.0, "price_basis": NOT_RECORDED, "tariff": None}
 

@@ -1,10 +1,13 @@
-"""Step times of a log: from the log, an option, the file time, or now."""
+"""Step times of a log, and its prices: from the log, an option, the file time, or now."""
 
 import time
+from datetime import timedelta
 
 import pytest
+from django.utils import timezone
 
-from fleet.models import CompileEvent, Run
+from fleet.costs.budgets import budget_statuses
+from fleet.models import Budget, CompileEvent, Run, TeamPrice
 from tests.importers.import_command import A, B, Write, dated, imported
 from tests.importers.logs.log_lines import call, done, hit, megatron, neuronx
 
@@ -51,3 +54,44 @@ def test_steps_of_another_age_end_now(write: Write, year: int, why: str) -> None
     assert run.finished_at.timestamp() == pytest.approx(time.time(), abs=120)
     assert (run.log.details["why_moved"], run.log.is_dated) == (why, False)
     assert (run.finished_at - run.started_at).total_seconds() == pytest.approx(49.2)
+
+
+def test_a_log_that_is_moved_keeps_the_price_of_its_time_and_spends_no_budget(
+    write: Write,
+) -> None:
+    now = timezone.now()
+    began = now - timedelta(days=90)
+    prices = [(200, 30.0), (10, 50.0)]
+    # In the middle of its ten hours.
+    prices.insert(1, ((now - began - timedelta(hours=5)) / timedelta(days=1), 40.0))
+    for days, usd in prices:
+        TeamPrice.objects.create(
+            team="llm",
+            instance_type="trn2.48xlarge",
+            basis="contract",
+            usd_per_node_hour=usd,
+            valid_from=now - timedelta(days=days),
+            source="mail",
+            set_by="ada",
+            set_at=now,
+        )
+    Budget.objects.create(
+        team="llm",
+        usd=1000.0,
+        starts_at=now - timedelta(days=5),
+        ends_at=now + timedelta(days=5),
+        set_by="ada",
+        set_at=now,
+    )
+    lines = [
+        f"{began + timedelta(seconds=360 * n):%Y-%m-%dT%H:%M:%SZ} {neuronx(n, step_s=360.0)}"
+        for n in range(1, 101)
+    ]
+
+    imported(write(*lines), team="llm", instance="trn2.48xlarge", nodes=2)
+
+    run = Run.objects.get(name="logged")
+    assert run.log.details["why_moved"] == "too old"
+    assert run.usd_by(timezone.now()) == pytest.approx(2 * 5 * (30.0 + 40.0), rel=1e-3)
+    (status,) = budget_statuses(now=timezone.now())
+    assert (status.spent_usd, status.n_unpriced) == (0.0, 0)
