@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
+
 from importers.exports import CHART, LAST_VALUES, FilePlace, TableError, entries_of
 from importers.logs.families import record_of
 from importers.logs.reading import TABLE, Log
 from importers.logs.records import LogLine, TrainingTotals
+from importers.logs.steps import forward
 from telemetry.units import HOUR_S
 
 MAX_STEP = 2_000_000_000
@@ -257,7 +260,9 @@ class TableReader:
                 for number, row in steps.items()
             }
             if math.isnan(began_s):
-                began_s = changed_s - max(s for s in elapsed.values() if not math.isnan(s))
+                numbers = sorted(elapsed)
+                clock_s, _ = forward(np.array([elapsed[n] for n in numbers]), np.array(numbers))
+                began_s = changed_s - float(np.nanmax(clock_s))
                 self.log.notes.append(
                     "steps are placed back from the file's last change; give --started-at"
                 )

@@ -16,7 +16,8 @@ N = len(COLUMNS)
 RATE = COLUMNS.index("seq_per_s")
 KEPT_FIRST = {COLUMNS.index("at_s"), COLUMNS.index("elapsed_s")}
 MAX_STEPS = 1_000_000
-# A step that is logged again this much later was trained again after a restart.
+# A step that is logged again this much later was trained again after a restart. Clocks of ranks
+# differ by less: one that falls by more was set back, or counts from a restart.
 RETRAINED_S = 60.0
 RETRAINED_STEPS = 5.0
 
@@ -170,6 +171,8 @@ class LoggedSteps:
     # What contradict each other as tokens of a step, the one that counts first, and what each
     # gives; empty if they agree
     token_counts: tuple[tuple[str, float], ...] = ()
+    # The first step at which the clock of the lines fell, and seconds; -1 and 0.0 if it never did
+    fell: tuple[int, float] = (-1, 0.0)
     # Why a logged rate does not count: mean (averaged over earlier steps), disputed (several
     # engines log different ones for one step); empty if it counts
     rate_doubt: str = ""
@@ -212,6 +215,7 @@ def complete_steps(
     between; the bar's smoothed rate. Rates that contradict a clock are dropped.
     """
     columns = gathered.columns()
+    columns["at_s"], fell = forward(columns["at_s"], columns["step"])
     rate_doubt = "mean" if np.isfinite(columns["mean_seq_per_s"]).any() else ""
     if gathered.n_disputed > DISPUTED_RATIO * len(gathered):
         rate_doubt, columns["seq_per_s"] = "disputed", np.full(len(gathered), np.nan)
@@ -271,9 +275,30 @@ def complete_steps(
         clocks=clocks,
         other_batch=_other_batch(logged_batch, total_batch, global_batch),
         token_counts=_contradicting(counts),
+        fell=fell,
         rate_doubt=rate_doubt,
         not_finite=not_finite(columns),
     )
+
+
+def forward(clock_s: FloatArray, step: FloatArray) -> tuple[FloatArray, tuple[int, float]]:
+    """Let a clock that falls go on at its usual pace, because time was not paid twice.
+
+    Returns the clock, and the first step at which it fell with the seconds; -1 and 0.0 if it never
+    did. Clocks fall at the end of summer time, after a restart that counts from zero, and where
+    one file has two runs.
+    """
+    known = np.flatnonzero(np.isfinite(clock_s))
+    passed_s, n_steps = np.diff(clock_s[known]), np.diff(step[known])
+    falls = passed_s < -RETRAINED_S
+    if not falls.any():
+        return clock_s, (-1, 0.0)
+    usual_s = _median((passed_s / n_steps)[passed_s > 0])
+    missing_s = np.where(falls, np.nan_to_num(usual_s) * n_steps - passed_s, 0.0)
+    going = clock_s.copy()
+    going[known[1:]] += np.cumsum(missing_s)
+    first = int(np.argmax(falls))
+    return going, (int(step[known[first + 1]]), float(-passed_s[first]))
 
 
 def _accumulated_s(columns: Columns) -> FloatArray:

@@ -296,6 +296,7 @@ def save_log(log: Log, options: LogOptions, *, file_s: float, now: datetime) -> 
                 "failures": [_failure(e) for e in list(log.failures.values())[:MAX_FAILURES]],
                 "other_batch": None if math.isnan(steps.other_batch) else steps.other_batch,
                 "token_counts": [list(count) for count in steps.token_counts],
+                "fell": list(steps.fell),
                 "rate_doubt": steps.rate_doubt,
                 "not_finite": [asdict(each) | _finite(each) for each in steps.not_finite],
                 "is_rate_only": bool(np.isfinite(steps.seq_per_s[np.isnan(steps.step_s)]).any()),

@@ -2,12 +2,15 @@
 
 import time
 from datetime import timedelta
+from io import StringIO
 
 import pytest
+from django.core.management import call_command
 from django.utils import timezone
 
 from fleet.costs.budgets import budget_statuses
 from fleet.models import Budget, CompileEvent, Run, TeamPrice
+from fleet.runs.imported import log_caveats
 from tests.importers.import_command import A, B, Write, dated, imported
 from tests.importers.logs.log_lines import call, done, hit, megatron, neuronx
 
@@ -95,3 +98,31 @@ def test_a_log_that_is_moved_keeps_the_price_of_its_time_and_spends_no_budget(
     assert run.usd_by(timezone.now()) == pytest.approx(2 * 5 * (30.0 + 40.0), rel=1e-3)
     (status,) = budget_statuses(now=timezone.now())
     assert (status.spent_usd, status.n_unpriced) == (0.0, 0)
+
+
+def test_an_hour_that_the_clock_repeats_is_paid(write: Write) -> None:
+    # Five hours of steps in local time, in the second of which summer time ends.
+    lines = [
+        f"{dated(60.0 * n - 3600 * (n > 100))[:-1]} step: {n}  loss:  3.0  tps: 5,461"
+        for n in range(1, 301)
+    ]
+
+    imported(write(*lines))
+
+    run = Run.objects.get(name="logged")
+    assert run.finished_at is not None
+    assert (run.finished_at - run.started_at).total_seconds() == pytest.approx(60 * 299)
+    assert any("goes back by 59" in each and "step 101" in each for each in log_caveats(run.log))
+
+
+def test_a_table_whose_elapsed_time_begins_again_ends_when_its_file_does(write: Write) -> None:
+    rows = [f"{n},{10 * n if n <= 60 else 10 * (n - 60)},3" for n in range(1, 101)]
+    path = write("_step,_runtime,train/loss", *rows, name="history.csv")
+
+    call_command("import_run", str(path), run="table", stdout=StringIO(), stderr=StringIO())
+
+    run = Run.objects.get(name="table")
+    assert run.finished_at is not None
+    assert (run.finished_at - run.started_at).total_seconds() == pytest.approx(10 * 99)
+    assert run.finished_at.timestamp() == pytest.approx(path.stat().st_mtime, abs=1.0)
+    assert any("goes back by" in each and "step 61" in each for each in log_caveats(run.log))
