@@ -212,6 +212,7 @@ UNITS: Mapping[str, tuple[str, Callable[[str], float]]] = {
     "step_ns": ("step_s", lambda text: positive(text) / 1e9),
     "step_ms": ("step_s", lambda text: positive(text) / 1e3),
     "iteration_ms": ("iteration_s", lambda text: positive(text) / 1e3),
+    "own_ms": ("own_s", lambda text: positive(text) / 1e3),
     "elapsed_ms": ("elapsed_s", lambda text: positive(text) / 1e3),
     "steps_per_s": ("step_s", lambda text: 1.0 / positive(text)),
     "elapsed_h": ("elapsed_s", lambda text: positive(text) * 3_600.0),

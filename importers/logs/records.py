@@ -29,7 +29,8 @@ class StepRecord:
     ``elapsed_s`` is a progress bar's own clock, ``rate_s`` its smoothed seconds per iteration;
     ``consumed`` counts the sequences trained so far, ``consumed_tokens`` the tokens.
     ``iteration`` counts batches whose gradients are accumulated, ``iteration_s`` is the time of
-    one. ``mean_seq_per_s`` is a rate averaged over earlier steps. ``loss_kind`` and
+    one. ``own_s`` is the time of this step alone, not of those since the line before.
+    ``mean_seq_per_s`` is a rate averaged over earlier steps. ``loss_kind`` and
     ``grad_norm_kind`` are 0 for a finite figure, 1 for NaN, 2 for infinity, 3 for its negative.
     """
 
@@ -49,6 +50,7 @@ class StepRecord:
     rate_s: float = nan
     iteration: float = nan
     iteration_s: float = nan
+    own_s: float = nan
     mean_seq_per_s: float = nan
     loss_kind: float = nan
     grad_norm_kind: float = nan

@@ -188,14 +188,18 @@ class LoggedSteps:
 
         Steps in a jump that is far larger than usual are not in this log.
         """
-        usual = int(np.median(np.diff(self.step))) if len(self) > 1 else 1
-        first = min(usual, max(1, int(self.step[0]))) if len(self) else 1
-        between = np.diff(self.step, prepend=self.step[:1] - first)
-        return np.where(between > FAR_APART * usual, usual, between)
+        return _weight(self.step)
 
     @property
     def is_dated(self) -> bool:
         return bool(np.isfinite(self.at_s).any())
+
+
+def _weight(step: IntArray) -> IntArray:
+    usual = int(np.median(np.diff(step))) if len(step) > 1 else 1
+    first = min(usual, max(1, int(step[0]))) if len(step) else 1
+    between = np.diff(step, prepend=step[:1] - first)
+    return np.where(between > FAR_APART * usual, usual, between)
 
 
 def complete_steps(
@@ -227,7 +231,7 @@ def complete_steps(
     by_rate = _divide(batch, columns["seq_per_s"])
     by_tokens = _divide(columns["tokens"], columns["tokens_per_s"])
     durations = {
-        "told": np.where(np.isnan(columns["step_s"]), _accumulated_s(columns), columns["step_s"]),
+        "told": _logged_s(columns),
         "batch": np.where(np.isnan(by_rate), by_tokens, by_rate),
         "bar": _seconds_per_step(
             columns["elapsed_s"],
@@ -299,6 +303,21 @@ def forward(clock_s: FloatArray, step: FloatArray) -> tuple[FloatArray, tuple[in
     going[known[1:]] += np.cumsum(missing_s)
     first = int(np.argmax(falls))
     return going, (int(step[known[first + 1]]), float(-passed_s[first]))
+
+
+def _logged_s(columns: Columns) -> FloatArray:
+    """Return the logged duration of a step, the mean of the steps since the line before.
+
+    Where a line has that of its own step only, as one with an evaluation in it, the steps between
+    took the usual time.
+    """
+    n = np.maximum(1, _weight(columns["step"].astype("i8")))
+    own_s = columns["own_s"]
+    known = (columns["step_s"], _accumulated_s(columns), (own_s + (n - 1) * _median(own_s)) / n)
+    step_s = known[0]
+    for way in known[1:]:
+        step_s = np.where(np.isnan(step_s), way, step_s)
+    return step_s
 
 
 def _accumulated_s(columns: Columns) -> FloatArray:

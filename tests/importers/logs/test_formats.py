@@ -271,3 +271,14 @@ def test_megatrons_list_of_arguments_names_the_optimizer() -> None:
 
     assert read(f"{arguments}\n{megatron(1)}\n").optimizer == "adam"
     assert read(f"  optimizer_cpu_offload ........ False\n{megatron(1)}\n").optimizer == ""
+
+
+def test_an_evaluation_in_a_logged_step_of_nanogpt_counts_once() -> None:
+    # Every tenth step is logged; every hundredth has an evaluation of 30 s, the first compiles.
+    own_s = {0: 600.0} | {n: 30.4 if n % 100 == 0 else 0.4 for n in range(10, 1001, 10)}
+    steps = steps_of(
+        "\n".join(f"iter {n}: loss 3.0, time {1e3 * s:.2f}ms, mfu 31.0%" for n, s in own_s.items())
+    )
+
+    assert float(np.median(steps.step_s)) == pytest.approx(0.4)
+    assert (steps.step_s * steps.weight).sum() == pytest.approx(600 + 1000 * 0.4 + 10 * 30)
