@@ -14,6 +14,7 @@ from fleet.costs.spending import RECOMPILED, Account, account, outlook, trained_
 from fleet.models import Alert, Annotation, Budget, Run
 from fleet.models.run import RunQuerySet
 from fleet.runs.annotations import AnnotationRequest, annotate
+from fleet.runs.prices import chip_price_note
 from fleet.runs.summaries import runs_now
 from telemetry.errors import FieldError
 from telemetry.statistics.time_use import SORTS
@@ -109,6 +110,7 @@ def panel(hot: HotStore, run: Run, *, now: datetime) -> dict[str, Any]:
         "total_s": sum(spent.seconds.values()),
         "total_usd": None if spent.usd is None else sum(round_to_cents(spent.usd).values()),
         "price": run.price,
+        "price_doubt": chip_price_note(run.instance_type, *run.price),
         "next_price": next((t for t in announced if t["from_s"] > now.timestamp()), None),
         "mfu_ratio": summed_up.mfu_ratio or run.mfu_ratio(spent.settled_tokens_per_s),
         "outlook": outlook(summed_up, spent, at=now),

@@ -24,7 +24,7 @@ from fleet.pages.fields import submit
 from fleet.pages.forms import BudgetForm, LengthForm, PriceForm
 from fleet.pages.render import HtmxRequest, render_page
 from fleet.pages.tables import Column, Table, moment, number
-from fleet.runs.prices import applicable_price, set_price
+from fleet.runs.prices import applicable_price, chip_price_note, set_price
 from telemetry import catalog
 from telemetry.store.hot import hot_store
 
@@ -264,6 +264,9 @@ def price_list(request: HtmxRequest) -> HttpResponse:
         price, n_runs = made
         runs = f"; applies to {counted(n_runs, 'active run')}" if n_runs else ""
         messages.success(request, f"{price} from {price.valid_from:%-d %b %Y}{runs}.")
+        doubt = chip_price_note(price.instance_type, price.usd_per_node_hour, price.basis)
+        if doubt:
+            messages.warning(request, f"{doubt}.")
         return HttpResponseRedirect(reverse("price-list"))
     context = prices_context(request.GET.dict(), now=now) | {"form": form}
     return render_page(request, "costs/price_list.html", context)

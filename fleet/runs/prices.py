@@ -142,6 +142,31 @@ def published_price(instance_type: str) -> tuple[float, str]:
     return price.usd_per_hour, f"{price.basis}, {price.date}"[:MAX_BASIS]
 
 
+def chip_price_note(instance_type: str, usd: float, basis: str) -> str:
+    """Say that a price of a node looks like that of one of its chips; empty if it does not.
+
+    As a ratio it is nearer to one chip's part of the lowest published price of its kind than to
+    that price.
+    """
+    instance = catalog.instances().get(instance_type)
+    if instance is None or not instance.prices or usd <= 0:
+        return ""
+    kinds = [price.basis.partition(",")[0] for price in instance.prices]
+    alike = [basis.startswith(kind) for kind in kinds]
+    least = min(
+        price.usd_per_hour
+        for price, is_alike in zip(instance.prices, alike, strict=True)
+        if is_alike or not any(alike)
+    )
+    n_chips = instance.n_devices
+    if usd * math.sqrt(n_chips) >= least:
+        return ""
+    return (
+        f"${usd:,.2f} per node-hour of {instance_type} is far below ${least:,.2f}, the lowest "
+        f"published price: if it is the price of one of its {n_chips} chips, set that of the node"
+    )
+
+
 def published_date(basis: str) -> str:
     """Find the source's date in the basis of a published price; empty for a contract or a report.
 

@@ -22,7 +22,7 @@ from fleet.formatting import (
     tick,
     usd,
 )
-from fleet.runs.prices import published_date
+from fleet.runs.prices import chip_price_note, published_date
 from fleet.trials.charts import LossChart, PriceChart, loss_chart, price_chart
 from fleet.trials.figures import (
     BY_NAME,
@@ -458,8 +458,11 @@ def notes(
     baseline = next(arm for arm in figures.arms if arm.is_baseline)
     arms = (baseline, figures.arm(candidate.run))
     runs = [run for arm in arms for run in figures.runs_of(arm.run)]
-    checked = []
+    checked, doubts = [], []
     for arm in arms:
+        if arm.usd_per_hour and arm.n_nodes:
+            usd_per_node_hour = arm.usd_per_hour / arm.n_nodes
+            doubts.append(chip_price_note(arm.instance_type, usd_per_node_hour, arm.price_basis))
         dated, mfu = published_date(arm.price_basis), max_mfu(figures, arm.run)
         old = age_note(dated, today) or f"of {dated}" if dated else ""
         checked.append((arm.label, old, mfu if USUAL_MFU < mfu <= 1 else None))
@@ -480,6 +483,7 @@ def notes(
             for price in verdict.at_list_prices
         ],
         checked=checked,
+        price_doubts=[doubt for doubt in doubts if doubt],
         not_named=NOT_NAMED if claim and baseline.instance_type.startswith("p5.") else "",
         epoch_done=min((ratio for ratio in ratios if ratio is not None), default=1.0),
         has_loss=candidate.get("loss") is not None,

@@ -7,6 +7,7 @@ from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Run, TeamPrice
+from telemetry.store.hot import HotStore
 from tests.fleet.test_anonymous_access import member
 from tests.helpers import just_now
 
@@ -55,6 +56,23 @@ def test_a_price_is_set_and_names_the_runs_it_changes(lead: Client, run: Run) ->
     assert "applies to 1 active run" in page.text.replace("\u202f", " ")
     assert page.context["table"].rows[0].contract == price
     assert run.price[0] == 12.5
+
+
+@pytest.mark.parametrize(("usd", "n_marks"), [("2.235", 1), ("27.83", 0), ("35.76", 0)])
+def test_the_price_of_a_chip_is_marked_where_it_is_set_and_at_the_cost_of_its_runs(
+    lead: Client, hot: HotStore, run: Run, usd: str, n_marks: int
+) -> None:
+    Run.objects.update(instance_type="trn2.48xlarge")
+    asked = {"instance_type": "trn2.48xlarge", "basis": "capacity block"}
+
+    pages = [
+        lead.post("/prices/", NEW | asked | {"usd_per_node_hour": usd}, follow=True),
+        lead.get(f"/runs/{run.name}/money/"),
+    ]
+
+    for page in pages:
+        assert page.status_code == 200
+        assert page.text.count("the price of one of its 16 chips") == n_marks
 
 
 def test_history_has_every_price_the_last_set_first(lead: Client) -> None:

@@ -407,3 +407,13 @@ def test_a_run_that_failed_or_diverged_is_not_compared_without_a_word() -> None:
 
     assert texts[0].startswith(f"{base.run} failed: NRT_EXEC_HW_ERR_HBM_UE.")
     assert texts[1].startswith(f"The loss of {cand.run} is NaN since step 1,500")
+
+
+def test_the_price_of_a_chip_is_marked() -> None:
+    chip = replace(TRN2, usd=TRN2_BLOCK / 16)
+
+    for base, cand, n in ((P5, TRN2, 0), (P5, chip, 1), (chip, P5, 1)):
+        figures = trial(base, cand)
+        (candidate,) = figures.candidates
+        found = notes(candidate, figures, judge(figures, candidate), None, date(2026, 11, 1))
+        assert sum("the price of one of its 16 chips" in note for note in found) == n
