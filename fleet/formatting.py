@@ -191,6 +191,7 @@ MARKS = {
     "arms differ": ("bad", "▲"),
     "price kinds differ": ("", "○"),
     "price unknown": ("", "○"),
+    "tokens unknown": ("", "○"),
 }
 
 

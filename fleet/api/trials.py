@@ -186,7 +186,8 @@ class TrialComparison(ResponseSchema, source=Comparison):
     high = doc(f"Upper end of its 95 % interval; {UNKNOWN}.")
     word = doc(
         "better, worse, equivalent, or cannot tell yet; `none: arms differ` if the arms train "
-        "different things; `none: price kinds differ` for dollars on different terms.",
+        "different things; `none: price kinds differ` for dollars on different terms; "
+        "`none: tokens unknown` where only step times are known.",
         "better",
     )
     n_more_steps = doc("Estimated steps of each arm until a verdict; null: unknown.")
@@ -253,8 +254,8 @@ class TrialCandidate(ResponseSchema, source=Candidate):
     run = doc("Name of its run.")
     sentence: str = doc("The verdict as text.")
     badge: str = doc(
-        "better, worse, equivalent, cannot tell yet, arms differ, price kinds differ, or price "
-        "unknown; empty without results.",
+        "better, worse, equivalent, cannot tell yet, arms differ, price kinds differ, price "
+        "unknown, or tokens unknown; empty without results.",
         "price kinds differ",
     )
     price_kinds: TrialPriceKinds = doc("Comparison on equal terms, and break-even.")

@@ -9,6 +9,8 @@ from fleet.trials.figures import (
     ArmFigures,
     Candidate,
     Comparison,
+    Match,
+    MatchState,
     PaceEvidence,
     TrialFigures,
     match_some,
@@ -175,13 +177,14 @@ def _paid(bases: Collection[str]) -> str:
 # (arXiv:2402.15627). Above 1 a figure is wrong.
 USUAL_MFU = 0.70
 MFU_IMPOSSIBLE = "MFU above 100 %"
+TOKENS_UNKNOWN = "tokens unknown"
 # Badges where no verdict follows.
 ARMS_DIFFER, KINDS_DIFFER, PRICE_UNKNOWN = "arms differ", "price kinds differ", "price unknown"
 # Prefix of such a reason where a verdict is expected, in the API and in CSV.
 NO_VERDICT = "none: "
 # Measures without a verdict where the price kinds differ.
 PRICED = ("usd_per_mtok", "usd_per_epoch", "tokens_per_usd")
-USD, PACE = "usd_per_mtok", "tokens_per_s"
+USD, PACE, STEP = "usd_per_mtok", "tokens_per_s", "step_s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +222,8 @@ class Verdict:
 
     ``badge`` is better, worse, equivalent, cannot tell yet, or why there is no verdict; empty
     before any figure. ``differing`` names the fields in which the arms train different workloads.
-    ``impossible`` are the labels of arms whose MFU is above 1, and that MFU.
+    ``impossible`` are the labels of arms whose MFU is above 1, and that MFU. ``is_work_unknown``:
+    only the time of a step is known, and not that both arms train on as many tokens in it.
     ``paid`` compares the cost as priced; ``deciding`` is that, or the pace where the cost is
     unknown.
     """
@@ -233,12 +237,15 @@ class Verdict:
     break_even: BreakEvenPrice | None
     has_few_runs: bool
     impossible: tuple[tuple[str, float], ...] = ()
+    is_work_unknown: bool = False
 
     @property
     def refused(self) -> str:
         """Why no measure has a verdict; empty where one may have."""
         if self.differing:
             return ARMS_DIFFER
+        if self.is_work_unknown:
+            return TOKENS_UNKNOWN
         return MFU_IMPOSSIBLE if self.impossible else ""
 
     @property
@@ -301,10 +308,15 @@ def judge(figures: TrialFigures, candidate: Candidate) -> Verdict:
     paid = candidate.get(USD)
     known = (candidate.get(measure) for measure in DECIDING)
     deciding = next((each for each in known if each is not None), None)
+    is_work_unknown = (
+        deciding is not None and deciding.measure == STEP and not has_same_work(figures, candidate)
+    )
     if deciding is None:
         badge = ""
     elif differing:
         badge = ARMS_DIFFER
+    elif is_work_unknown:
+        badge = TOKENS_UNKNOWN
     elif impossible:
         badge = MFU_IMPOSSIBLE
     elif paid is not None:
@@ -323,6 +335,7 @@ def judge(figures: TrialFigures, candidate: Candidate) -> Verdict:
         break_even=None if impossible else _break_even(candidate, baseline, arm, kinds),
         has_few_runs=candidate.is_provisional,
         impossible=impossible,
+        is_work_unknown=is_work_unknown,
     )
 
 
@@ -333,10 +346,20 @@ def max_mfu(figures: TrialFigures, run: str) -> float:
 
 def differing_fields(figures: TrialFigures, candidate: Candidate) -> list[str]:
     """List the labels of the fields in which a candidate is known to differ from the baseline."""
+    return [match.label for match in mismatches(_matches(figures, candidate))]
+
+
+def has_same_work(figures: TrialFigures, candidate: Candidate) -> bool:
+    """Whether a step of both arms is known to have as many sequences of the same length."""
+    states = {match.field: match.state for match in _matches(figures, candidate)}
+    return all(states.get(field) == MatchState.SAME for field in ("global_batch", "seq_len"))
+
+
+def _matches(figures: TrialFigures, candidate: Candidate) -> list[Match]:
     baseline = next(arm for arm in figures.arms if arm.is_baseline)
     runs = [*figures.runs_of(baseline.run), *figures.runs_of(candidate.run)]
     places = [place for place, arm in enumerate(figures.arms) if arm in runs]
-    return [match.label for match in mismatches(match_some(figures.matches, places))]
+    return match_some(figures.matches, places)
 
 
 def _bases(arm: ArmFigures) -> tuple[str, ...]:

@@ -18,7 +18,14 @@ from fleet.trials.figures import (
     PaceEvidence,
     TrialFigures,
 )
-from fleet.trials.text import interval_chart, listed_price, notes, sentences
+from fleet.trials.text import (
+    candidate_reports,
+    interval_chart,
+    listed_price,
+    notes,
+    sentences,
+    written_csv,
+)
 from fleet.trials.verdict import (
     Verdict,
     common_region,
@@ -417,3 +424,38 @@ def test_the_price_of_a_chip_is_marked() -> None:
         (candidate,) = figures.candidates
         found = notes(candidate, figures, judge(figures, candidate), None, date(2026, 11, 1))
         assert sum("the price of one of its 16 chips" in note for note in found) == n
+
+
+@pytest.mark.parametrize(
+    ("seq_lens", "badge"),
+    [
+        (("4096", "4096"), "better"),
+        (("4096", ""), "tokens unknown"),
+        (("", ""), "tokens unknown"),
+    ],
+)
+def test_a_shorter_step_is_better_only_if_it_has_as_many_tokens(
+    seq_lens: tuple[str, str], badge: str
+) -> None:
+    before = trial(
+        *(P5, replace(TRN2, n_nodes=2)),
+        Match("global_batch", "global batch", ("256", "256"), MatchState.SAME),
+        Match(
+            "seq_len",
+            "sequence length",
+            tuple(value or "not reported" for value in seq_lens),
+            MatchState.SAME if all(seq_lens) else MatchState.UNKNOWN,
+        ),
+    )
+    step = compared("step_s", 7.0, 3.0, "better")
+    candidate = msgspec.structs.replace(before.candidates[0], comparisons=(step,), pace=None)
+    figures = msgspec.structs.replace(before, candidates=(candidate,))
+
+    (report,) = candidate_reports(figures, date(2026, 11, 1))
+
+    has_verdict = badge == "better"
+    assert report.verdict.badge == badge
+    assert ("Move to" in report.decision.advice) == has_verdict
+    assert ("--seq-len" in report.decision.advice) != has_verdict
+    assert ("is better than" in sentences(figures)[0]) == has_verdict
+    assert ("none: tokens unknown" in written_csv(figures)) != has_verdict
