@@ -4,11 +4,13 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import msgspec
+import numpy as np
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_slug
 from django.db import IntegrityError, transaction
 
-from fleet.models import Run, Trial, TrialArm
+from fleet.models import ReadLog, Run, Trial, TrialArm
+from fleet.runs.imported import unpack_curves
 from fleet.trials.comparison import compare
 from fleet.trials.figures import TrialFigures, dump_figures, load_figures
 from telemetry.errors import FieldError, check_line
@@ -53,6 +55,7 @@ def begin(
         raise FieldError("margin_ratio", f"choose 0 to {MOST_MARGIN_RATIO}; 0.02 is 2 %")
     runs = _runs(baseline, candidates)
     repeated = _replicates(runs, replicates or {})
+    _check_copies(runs, repeated)
     try:
         with transaction.atomic():
             trial = Trial.objects.create(
@@ -145,6 +148,26 @@ def _replicates(
     if len({*arms, *names}) < len(arms) + len(names):
         raise FieldError("replicates", "a run can be in a trial once only")
     return {arm: [known[name] for name in further] for arm, further in replicates.items()}
+
+
+def _check_copies(runs: Sequence[Run], repeated: Mapping[str, Sequence[Run]]) -> None:
+    """Refuse a log that was imported under two names: it is no further measurement."""
+    further = [run for each in repeated.values() for run in each]
+    fields = dict.fromkeys((run.pk for run in further), "replicates")
+    logs = ReadLog.objects.filter(run__in=[*runs, *further]).select_related("run").order_by("pk")
+    known: dict[bytes, str] = {}
+    for log in logs:
+        curves = unpack_curves(bytes(log.curves))
+        figures = np.stack([curves[name] for name in ("step", "step_s", "loss", "grad_norm")])
+        if not figures.size:
+            continue
+        first = known.setdefault(figures.tobytes(), log.run.name)
+        if first != log.run.name:
+            raise FieldError(
+                fields.get(log.run_id, "candidates"),
+                f"{log.run.name} has the steps of {first}: one log, imported twice; choose "
+                "another run",
+            )
 
 
 def end(trial: Trial, *, now: datetime) -> bool:

@@ -5,6 +5,7 @@ import json
 import math
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +16,11 @@ from fleet.models import Annotation, CompileEvent, Node, ReadLog, Run
 from fleet.runs.imported import log_caveats
 from fleet.trials.comparison import compare
 from fleet.trials.services import begin
+from telemetry.errors import FieldError
 from telemetry.store.chunks import LOSS, decode_steps
 from telemetry.store.hot import HotStore
 from telemetry.store.models import RunChunk
+from tests.helpers import NOON
 from tests.importers.import_command import A, B, Write, dated, imported, n_stored
 from tests.importers.logs.log_lines import bar, call, done, hit, neuronx, trainer
 
@@ -259,3 +262,21 @@ def test_figures_that_contradict_each_other_are_named(
     caveats = " ".join(log_caveats(ReadLog.objects.get())).replace("\u202f", " ")
     assert says in caveats
     assert bool(says) == ("--global-batch" in caveats)
+
+
+def test_one_log_under_two_names_is_no_second_measurement(write: Write) -> None:
+    about = {"instance": "trn2.48xlarge", "nodes": 4, "global_batch": 256, "seq_len": 4096}
+    for run, times in (("a", 1.0), ("again", 1.0), ("other", 1.1)):
+        lines = [neuronx(step, step_s=round(times * (7 + step % 3), 1)) for step in range(1, 101)]
+        imported(write(*lines), run=run, **about)
+    wish: dict[str, Any] = {"question": "Alike?", "planned_steps": 100, "by": "ada", "now": NOON}
+
+    for field, arms in (
+        ("candidates", {"candidates": ["again"]}),
+        ("replicates", {"candidates": ["other"], "replicates": {"a": ["again"]}}),
+    ):
+        with pytest.raises(FieldError, match="again has the steps of a: one log") as refused:
+            begin("copies", baseline="a", **arms, **wish)
+        assert refused.value.field == field
+
+    assert begin("others", baseline="a", candidates=["other"], **wish).arms.count() == 2
