@@ -253,7 +253,7 @@ def test_a_log_of_every_tenth_step_is_an_arm_with_all_its_steps(
     ],
 )
 def test_figures_that_contradict_each_other_are_named(
-    write: Write, logged: dict[str, int], given: dict[str, int], says: str
+    write: Write, logged: dict[str, int], given: dict[str, Any], says: str
 ) -> None:
     lines = [json.dumps({"step": n, "step_time": 2.0, "loss": 3.0} | logged) for n in range(1, 31)]
 

@@ -64,10 +64,9 @@ def test_a_log_that_is_moved_keeps_the_price_of_its_time_and_spends_no_budget(
 ) -> None:
     now = timezone.now()
     began = now - timedelta(days=90)
-    prices = [(200, 30.0), (10, 50.0)]
-    # In the middle of its ten hours.
-    prices.insert(1, ((now - began - timedelta(hours=5)) / timedelta(days=1), 40.0))
-    for days, usd in prices:
+    # The second one from the middle of its ten hours on.
+    middle_days = (now - began - timedelta(hours=5)) / timedelta(days=1)
+    for days, usd in ((200.0, 30.0), (middle_days, 40.0), (10.0, 50.0)):
         TeamPrice.objects.create(
             team="llm",
             instance_type="trn2.48xlarge",
