@@ -186,9 +186,12 @@ class LoggedSteps:
     def weight(self) -> IntArray:
         """How many steps each row covers: those since the previous row.
 
-        Steps in a jump that is far larger than usual are not in this log.
+        Steps in a jump that is far larger than usual count if they fit into its time: a part of
+        the log is missing. Otherwise they were not trained.
         """
-        return _weight(self.step)
+        passed_s = np.diff(self.at_s, prepend=np.nan)
+        fits = passed_s * CONTRADICTION >= np.diff(self.step, prepend=0) * self.step_s
+        return np.where(fits, np.diff(self.step, prepend=0), _weight(self.step))
 
     @property
     def is_dated(self) -> bool:

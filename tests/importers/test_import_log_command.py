@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from fleet.models import Annotation, CompileEvent, Node, ReadLog, Run
 from fleet.runs.imported import log_caveats
+from fleet.runs.step_sums import steps_of
 from fleet.trials.comparison import compare
 from fleet.trials.services import begin
 from telemetry.errors import FieldError
@@ -280,3 +281,21 @@ def test_one_log_under_two_names_is_no_second_measurement(write: Write) -> None:
         assert refused.value.field == field
 
     assert begin("others", baseline="a", candidates=["other"], **wish).arms.count() == 2
+
+
+@pytest.mark.parametrize(("gap_s", "n_steps"), [(7.0 * 4900, 5000), (7.0, 200)])
+def test_steps_of_a_missing_part_count_if_its_time_holds_them(
+    write: Write, hot: HotStore, gap_s: float, n_steps: int
+) -> None:
+    ends = [7.0 * n for n in range(1, 101)]
+    ends += [700 + gap_s + 7.0 * n for n in range(100)]
+    numbers = [*range(1, 101), *range(5000, 5100)]
+    lines = [
+        f"{dated(end)} {neuronx(n, step_s=7.0)}" for n, end in zip(numbers, ends, strict=True)
+    ]
+
+    imported(write(*lines), global_batch=256, seq_len=4096)
+
+    run = Run.objects.get(name="logged")
+    assert run.n_tokens == pytest.approx(256 * 4096 * n_steps, rel=0.03)
+    assert len(steps_of(hot, run, until=timezone.now())) == pytest.approx(n_steps, rel=0.03)
