@@ -177,6 +177,7 @@ def store_assembled(
             {number + shift: worker_steps for number, worker_steps in by_step.items()},
             [*workers],
             tokens=tokens_of(row) if row else math.nan,
+            n_nodes=row.n_nodes if row else 1,
         )
         amended = [number + shift for number in by_step if (run, session, number) in again]
         n_new += _store_steps(hot, batch, now_s=now_s, amended=amended)

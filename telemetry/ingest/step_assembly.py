@@ -114,6 +114,7 @@ def assemble_steps(
     workers: Sequence[str],
     *,
     tokens: float = math.nan,
+    n_nodes: int = 1,
 ) -> StepBatch:
     """Assemble steps from worker reports; a worker without a report is NaN.
 
@@ -122,9 +123,10 @@ def assemble_steps(
     steps : the reports of each step, by its number
     workers : (n_workers,) names of all workers of the run, in order
     tokens : tokens of a step if no worker reports them, or each its own
+    n_nodes : of the run, which has as many workers at least
     """
     order = sorted(steps)
-    rows = [_row(steps[number], workers) for number in order]
+    rows = [_row(steps[number], workers, n_nodes) for number in order]
     values = np.stack(rows) if rows else np.zeros((0, len(PHASES), len(workers)))
     return StepBatch(
         run=run,
@@ -182,16 +184,18 @@ def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values) if values else math.nan
 
 
-def _row(worker_steps: Sequence[WorkerStep], workers: Sequence[str]) -> FloatArray:
+def _row(
+    worker_steps: Sequence[WorkerStep], workers: Sequence[str], least_workers: int
+) -> FloatArray:
     """Return one step: (len(PHASES), n_workers) seconds."""
     place = {name: i for i, name in enumerate(workers)}
     columns = [place[step.worker] for step in worker_steps]
-    wait_s, transfer_s = shared(worker_steps)
+    wait_s, transfer_s = shared(worker_steps, least_workers)
     values = [
         [p.step_s, p.input_s, p.checkpoint_s, p.other_s, p.executing_s] for p in worker_steps
     ]
     step_s, input_s, checkpoint_s, other_s, executing_s = np.array(values, float).T
-    traced_s = traced_wait_s(worker_steps)
+    traced_s = traced_wait_s(worker_steps, least_workers)
     is_traced = np.isnan(wait_s) & np.isfinite(traced_s)
     wait_s, transfer_s = np.where(
         is_traced, (traced_s, np.zeros_like(traced_s)), (wait_s, transfer_s)
@@ -212,12 +216,15 @@ def _row(worker_steps: Sequence[WorkerStep], workers: Sequence[str]) -> FloatArr
     return row
 
 
-def shared(worker_steps: Sequence[WorkerStep]) -> tuple[FloatArray, FloatArray]:
+def shared(
+    worker_steps: Sequence[WorkerStep], least_workers: int = 1
+) -> tuple[FloatArray, FloatArray]:
     """Split each worker's gradient exchange into waiting and transferring.
 
     Parameters
     ----------
     worker_steps : the reports of one step
+    least_workers : how many the run has at least, where reports do not say
 
     Returns
     -------
@@ -231,7 +238,7 @@ def shared(worker_steps: Sequence[WorkerStep]) -> tuple[FloatArray, FloatArray]:
     all report arrival times, and their clocks agree, these are used instead.
     """
     wait_s, transfer_s = np.full((2, len(worker_steps)), np.nan)
-    is_whole = len(worker_steps) >= max(step.n_workers for step in worker_steps)
+    is_whole = _is_whole(worker_steps, least_workers)
     for members in _groups(worker_steps):
         rows = [i for i in members if worker_steps[i].collectives is not None]
         if len(rows) > 1 or (rows and is_whole):
@@ -243,7 +250,7 @@ def shared(worker_steps: Sequence[WorkerStep]) -> tuple[FloatArray, FloatArray]:
     return wait_s, transfer_s
 
 
-def traced_wait_s(worker_steps: Sequence[WorkerStep]) -> FloatArray:
+def traced_wait_s(worker_steps: Sequence[WorkerStep], least_workers: int = 1) -> FloatArray:
     """Return how long each worker waited, by a runtime's trace: (n_workers,) seconds.
 
     That is its time at barriers, and its time in collectives beyond the shortest of its group:
@@ -251,7 +258,7 @@ def traced_wait_s(worker_steps: Sequence[WorkerStep]) -> FloatArray:
     The rest of the collectives may overlap with compute and is not counted.
     """
     wait_s = np.full(len(worker_steps), np.nan)
-    is_whole = len(worker_steps) >= max(step.n_workers for step in worker_steps)
+    is_whole = _is_whole(worker_steps, least_workers)
     for members in _groups(worker_steps):
         rows = [i for i in members if worker_steps[i].barrier_s is not None]
         if len(rows) > 1 or (rows == members and is_whole):
@@ -264,6 +271,13 @@ def traced_wait_s(worker_steps: Sequence[WorkerStep]) -> FloatArray:
             ).T
             wait_s[rows] = barrier + collective - collective.min()
     return wait_s
+
+
+def _is_whole(worker_steps: Sequence[WorkerStep], least_workers: int) -> bool:
+    """Whether all workers have reported the step."""
+    return len(worker_steps) >= max(
+        (step.n_workers for step in worker_steps if step.n_workers), default=least_workers
+    )
 
 
 def _groups(worker_steps: Sequence[WorkerStep]) -> list[list[int]]:
