@@ -41,7 +41,7 @@ LONG = (
     ("tag", "value"),
 )
 PLACES = frozenset(("step", "timestamp", "wall_time", "wall time", "time"))
-RUN_IDS = ("run_id", "experimentKey", "experiment_key", "custom_run_id")
+RUN_IDS = ("run_id", "experimentKey", "experiment_key", "custom_run_id", "run", "Run", "Name")
 RECORD_HEAD, RECORD_TAIL = struct.Struct("<QI"), 4
 FLOAT, DOUBLE = 1, 2
 # What is read of the messages of TensorBoard's files.

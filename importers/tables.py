@@ -64,6 +64,8 @@ NOT_FINITE = {"loss", "grad_norm"}
 BY_SAMPLES = tuple(TABLES["by_samples"]["begin"])
 # What places a row, and what gives a step its duration.
 ELAPSED = {"elapsed_s", "elapsed_h"}
+# Durations fall at half of their steps, a clock only where a job starts again.
+DURATION_FALLS = 0.25
 PLACING = ELAPSED | {"at_s"}
 TIMING = PLACING | {"step_s", "step_ms", "steps_per_s", "tokens_per_s", "seq_per_s"}
 Row = dict[str, float]
@@ -259,9 +261,16 @@ class TableReader:
                 number: row.get("elapsed_s", row.get("elapsed_h", math.nan) * HOUR_S)
                 for number, row in steps.items()
             }
+            numbers = sorted(elapsed)
+            passed = np.array([elapsed[n] for n in numbers])
+            n_falls = int((np.diff(passed) < 0).sum())
+            if n_falls > DURATION_FALLS * len(numbers):
+                raise TableError(
+                    f"{self._file}: its elapsed time falls at {n_falls:,} of {len(numbers):,} "
+                    "steps; name the column step_time if it is the duration of each step"
+                )
             if math.isnan(began_s):
-                numbers = sorted(elapsed)
-                clock_s, _ = forward(np.array([elapsed[n] for n in numbers]), np.array(numbers))
+                clock_s, _ = forward(passed, np.array(numbers))
                 began_s = changed_s - float(np.nanmax(clock_s))
                 self.log.notes.append(
                     "steps are placed back from the file's last change; give --started-at"

@@ -422,6 +422,14 @@ Refusal = Callable[[], object]
             {"m.csv": "run_id,key,value,step,timestamp\na,loss,1,1,5\nb,loss,2,1,5\n"},
             "is of 2 runs: a, b; choose one by --export-run",
         ),
+        (
+            {"m.csv": "run,step,loss,timestamp\na,1,9,5\nb,1,8,5\n"},
+            "is of 2 runs: a, b; choose one by --export-run",
+        ),
+        (
+            {"c.csv": "step,loss,time\n" + "".join(f"{n},2,{0.6 + n % 3}\n" for n in range(99))},
+            "its elapsed time falls at 32 of 99 steps; name the column step_time if it is",
+        ),
         ({"c.csv": f"step,loss\n1,{'9' * 200_000}\n"}, "line 2: field larger than field limit"),
         ({"c.csv": f"step,{'9' * 200_000}\n1,2\n"}, "line 1: field larger than field limit"),
         (
