@@ -359,6 +359,7 @@ class Player:
         parts["compute_s"] = parts["compute_s"] * habit.compute + habit.own
         # The others wait; without timed exchanges that is part of their compute.
         waits = "wait_s" if np.isfinite(parts["wait_s"]).any() else "compute_s"
+        works_s = parts["compute_s"].copy()
         parts[waits] += habit.own.max(axis=1, keepdims=True) - habit.own
         for name, seconds in habit.parts.items():
             parts[name] = np.nan_to_num(parts[name]) + seconds
@@ -368,7 +369,7 @@ class Player:
         if not self.life.agents:
             first_s = float(ended_s[0] - longest_s[0])
             slow = np.where(first_s + np.cumsum(longest_s) > FAULT_S, 1.3, 1.0)
-            parts["compute_s"] *= slow[:, None]
+            parts["compute_s"] += (slow[:, None] - 1.0) * works_s
             ended_s = first_s + np.cumsum(np.nansum([*parts.values()], axis=0).max(axis=1))
         stopped_s, on_s = self.life.pauses
         kept = (ended_s < stopped_s) | (ended_s >= on_s)
@@ -435,21 +436,25 @@ class Player:
                 # As the package: of a process that reported nothing for so long.
                 if s - self.sent_s.get((k, slot), -FOREVER) >= BEATS_EVERY_S:
                     at = self.clock.now_s + self.life.skew_s(slot, s)
-                    doing = {"at": at, "activity": self._activity(slot, s), "activity_s": 1.0}
+                    name, since_s = self._activity(slot, s)
+                    doing = {"at": at, "activity": name, "activity_s": s - since_s}
                     self._add(start, slot, self._worker(k, start, slot) | {"kind": "beat"} | doing)
                     self.sent_s[k, slot] = s
             if start.ends and s == start.until_s:
                 for slot in slots:
                     self._add(start, slot, self._worker(k, start, slot) | {"kind": "end"})
 
-    def _activity(self, slot: int, s: int) -> str:
-        """Return what a worker does at a second: the parts that hooks see end its step."""
+    def _activity(self, slot: int, s: int) -> tuple[str, float]:
+        """Return what a worker does at a second, and since when.
+
+        The parts that hooks see end its step.
+        """
         i = int(np.searchsorted(self.ended_s, s, side="right"))
         for name in ("other", "checkpoint") if i < len(self.ended_s) else ():
             part_s = float(np.nan_to_num(self.parts[f"{name}_s"][i, slot]))
             if part_s and self.ended_s[i] - s < part_s:
-                return name
-        return "step"
+                return name, float(self.ended_s[i]) - part_s
+        return "step", float(self.ended_s[i - 1]) if i else 0.0
 
     def _add(self, start: Start, slot: int, line: Mapping[str, object]) -> None:
         of = {"run": start.run, "session": start.session}
