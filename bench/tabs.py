@@ -96,6 +96,8 @@ def received(page: Page, address: str, seconds: int) -> dict[str, Any]:
     """Open a page, and count the bytes that its tab receives, by kind of request."""
     kinds: dict[str, str] = {}
     n_bytes: Counter[str] = Counter()
+    # The network of a shared worker is not that of its tab.
+    page.add_init_script("delete window.SharedWorker")
     network = page.context.new_cdp_session(page)
     network.send("Network.enable")
     network.on("Network.requestWillBeSent", lambda e: kinds.update({e["requestId"]: e["type"]}))

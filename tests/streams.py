@@ -30,13 +30,14 @@ class Refused(Exception):  # noqa: N818
 
 
 @asynccontextmanager
-async def stream(address: str, topic: str) -> AsyncIterator[AsyncGenerator[Event]]:
-    """Open ``/live`` for a topic and give its events; closing it is closing the tab."""
+async def stream(address: str, *topics: str) -> AsyncIterator[AsyncGenerator[Event]]:
+    """Open ``/live`` for topics and give their events; closing it is closing the tab."""
     server = urlsplit(address)
     reader, writer = await asyncio.open_connection(server.hostname, server.port)
     try:
         # HTTP/1.0: no chunks, so that the bytes are the events themselves.
-        asked = f"GET /live?topic={quote(topic)} HTTP/1.0\r\nHost: {server.netloc}\r\n\r\n"
+        query = "&".join(f"topic={quote(topic)}" for topic in topics)
+        asked = f"GET /live?{query} HTTP/1.0\r\nHost: {server.netloc}\r\n\r\n"
         writer.write(asked.encode())
         status = int((await reader.readline()).split()[1])
         while (await reader.readline()).strip():

@@ -1,6 +1,7 @@
-"""The stream of one tab, `/live?topic=…`, and the hub behind all streams.
+"""The stream of a browser, `/live?topic=…&topic=…`, and the hub behind all streams.
 
-The hub renders each watched topic once per tick and sends it to all its watchers.
+The hub renders each watched topic once per tick and sends it to all its watchers. A stream of
+several topics says before the events of another one, in an event `topic`, which of them it is.
 """
 
 import asyncio
@@ -9,7 +10,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +21,14 @@ from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.core.exceptions import PermissionDenied
 from django.db import DatabaseError, close_old_connections
-from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
+from django.http import (
+    Http404,
+    HttpRequest,
+    HttpResponse,
+    HttpResponseBase,
+    QueryDict,
+    StreamingHttpResponse,
+)
 from django.views.decorators.http import require_GET
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import RedisError
@@ -63,17 +71,28 @@ class TooManyStreamsError(Exception):
     """The process has reached its limit of streams."""
 
 
-@dataclass(eq=False)
-class Watcher:
-    """One open stream. Unread events are replaced by newer ones of the same name."""
+# Why a topic cannot be followed, now or at all.
+REFUSALS = (
+    *(UnknownTopicError, PermissionDenied, Http404),
+    *(TooManyStreamsError, DatabaseError, RedisError),
+)
 
-    _pending: dict[str, bytes] = field(default_factory=dict)
+
+@dataclass(eq=False)
+class Reader:
+    """One open stream. Unread events are replaced by newer ones of the same topic and name.
+
+    ``at`` is the topic, as the place in the request, that the client takes the next event for.
+    """
+
+    at: int | None = None
+    _pending: dict[int, dict[str, bytes]] = field(default_factory=dict)
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def offer(self, events: Mapping[str, bytes]) -> None:
+    def offer(self, place: int, events: Mapping[str, bytes]) -> None:
         """Add events; of each name only the newest is kept until it is read."""
-        self._pending |= events
-        if self._pending:
+        if events:
+            self._pending.setdefault(place, {}).update(events)
             self._woken.set()
 
     async def read(self) -> list[bytes]:
@@ -84,8 +103,25 @@ class Watcher:
         except TimeoutError:
             return [HEARTBEAT]
         self._woken.clear()
-        events, self._pending = self._pending, {}
-        return [*events.values()]
+        pending, self._pending = self._pending, {}
+        return [data for place, each in pending.items() for data in self.of(place, each.values())]
+
+    def of(self, place: int, events: Iterable[bytes]) -> list[bytes]:
+        """Return events of one topic, after one that names it if the last ones were another's."""
+        named = [] if place == self.at else [event("topic", str(place))]
+        self.at = place
+        return [*named, *events]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Watcher:
+    """What an open stream has of one topic."""
+
+    reader: Reader
+    place: int
+
+    def offer(self, events: Mapping[str, bytes]) -> None:
+        self.reader.offer(self.place, events)
 
 
 @dataclass(eq=False)
@@ -158,29 +194,36 @@ class Hub:
 
     async def stream(
         self,
-        topic: LiveTopic,
-        sent: Events,
+        topics: Mapping[int, tuple[LiveTopic, Events]],
         *,
+        refused: Collection[int] = (),
         may_read: Callable[[], bool] = lambda: True,
         packer: SharedGzip | None = None,
     ) -> AsyncGenerator[bytes]:
-        """Yield a topic's events and then its changes, until the client disconnects.
+        """Yield the events of topics and then their changes, until the client disconnects.
 
+        ``topics`` and those that are ``refused`` are known by their places in the request.
         ``may_read`` is asked regularly, in the hub's thread; the stream ends when it is false.
         """
-        state = {name: data for name, data in sent.items() if name != "points"}
-        group = self._watched.setdefault(topic.key, TopicWatchers(topic, state))
-        watcher, pack = Watcher(), packer.add if packer else bytes
-        group.watchers.add(watcher)
-        watcher.offer(group.sent)
+        pack = packer.add if packer else bytes
+        # Of a single topic all events are.
+        reader = Reader(at=None if refused or len(topics) > 1 else min(topics))
+        joined = [(self._group(*topics[at]), Watcher(reader, at)) for at in topics]
+        for group, watcher in joined:
+            group.watchers.add(watcher)
+            watcher.offer(group.sent)
         if self._task is None:
             self._task = asyncio.create_task(self._run())
         now_s = asyncio.get_running_loop().time
         ends_at, checked_at = now_s() + LIFE_S, now_s()
         try:
-            yield pack(event("parts", " ".join(topic.topic.partials)))
+            for place in refused:
+                yield b"".join(map(pack, reader.of(place, [event("refused", "")])))
+            for group, watcher in joined:
+                parts = event("parts", " ".join(group.topic.topic.partials))
+                yield b"".join(map(pack, reader.of(watcher.place, [parts])))
             while now_s() < ends_at:
-                events = await watcher.read()
+                events = await reader.read()
                 if now_s() - checked_at >= self._access_every_s:
                     if not await self._allows(may_read):
                         break
@@ -189,12 +232,17 @@ class Hub:
             if packer:
                 yield packer.end()
         finally:
-            group.watchers.discard(watcher)
-            if not group.watchers:
-                self._watched.pop(group.topic.key, None)
+            for group, watcher in joined:
+                group.watchers.discard(watcher)
+                if not group.watchers:
+                    self._watched.pop(group.topic.key, None)
             if not self._watched and self._task is not None:
                 self._task.cancel()
                 self._task = None
+
+    def _group(self, topic: LiveTopic, sent: Events) -> TopicWatchers:
+        state = {name: data for name, data in sent.items() if name != "points"}
+        return self._watched.setdefault(topic.key, TopicWatchers(topic, state))
 
     async def _allows(self, may_read: Callable[[], bool]) -> bool:
         try:
@@ -272,30 +320,52 @@ _hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, Hub] = WeakKeyDictionary()
 
 @require_GET
 async def live(request: HttpRequest) -> HttpResponseBase:
-    filters = {
-        name: value for name, value in request.GET.dict().items() if name != "topic" and value
-    }
-    try:
-        topic = live_topic(TOPICS, request.GET.get("topic", ""), filters)
-        role = topic.topic.role
-        if role != ROLES[0] and not await sync_to_async(has_role)(request.user, role):
-            raise PermissionDenied(f"This needs the role {role}.")
-        events = await hub().current_events(topic)
-    except UnknownTopicError as error:
-        return HttpResponse(str(error), status=400, content_type="text/plain; charset=utf-8")
-    except TooManyStreamsError:
-        return HttpResponse("Too many open streams.", status=503, headers={"Retry-After": "10"})
-    except (DatabaseError, RedisError) as error:
-        # The page shows "reconnecting", and the browser reconnects.
-        logger.warning("No stream for %s: %r", topic.key, error)
-        return HttpResponse("The store is unavailable.", status=503, headers={"Retry-After": "2"})
+    """Stream the topics that are asked for: `overview`, `alerts?state=open`.
+
+    One that cannot be followed ends the request if it is the only one. Of several it is sent as
+    `refused`, so that no tab takes the stream from the others.
+    """
+    topics: dict[int, tuple[LiveTopic, Events]] = {}
+    refused: dict[int, Exception] = {}
+    for place, asked in enumerate(request.GET.getlist("topic") or [""]):
+        try:
+            name, _, query = asked.partition("?")
+            filters = {key: value for key, value in QueryDict(query).dict().items() if value}
+            topic = live_topic(TOPICS, name, filters)
+            role = topic.topic.role
+            if role != ROLES[0] and not await sync_to_async(has_role)(request.user, role):
+                raise PermissionDenied(f"This needs the role {role}.")
+            topics[place] = topic, await hub().current_events(topic)
+        except REFUSALS as error:
+            if not isinstance(error, UnknownTopicError | PermissionDenied | Http404):
+                logger.warning("No stream for %s: %r", asked, error)
+            refused[place] = error
+    if not topics:
+        return refusal(next(iter(refused.values())))
+    role = max((topic.topic.role for topic, _ in topics.values()), key=ROLES.index)
     packer = SharedGzip() if accepts_gzip(request) else None
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "Vary": "Accept-Encoding"}
     return StreamingHttpResponse(
-        hub().stream(topic, events, may_read=lambda: may_still_read(request, role), packer=packer),
+        hub().stream(
+            topics,
+            refused=refused,
+            may_read=lambda: may_still_read(request, role),
+            packer=packer,
+        ),
         content_type="text/event-stream",
         headers=headers | ({"Content-Encoding": "gzip"} if packer else {}),
     )
+
+
+def refusal(error: Exception) -> HttpResponse:
+    """Answer a request of which no topic can be followed; the browser tries again later."""
+    if isinstance(error, UnknownTopicError):
+        return HttpResponse(str(error), status=400, content_type="text/plain; charset=utf-8")
+    if isinstance(error, TooManyStreamsError):
+        return HttpResponse("Too many open streams.", status=503, headers={"Retry-After": "10"})
+    if isinstance(error, DatabaseError | RedisError):
+        return HttpResponse("The store is unavailable.", status=503, headers={"Retry-After": "2"})
+    raise error
 
 
 def hub() -> Hub:

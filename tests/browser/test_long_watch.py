@@ -8,31 +8,31 @@ from fleet.models import Alert
 
 pytestmark = pytest.mark.browser
 
-# Keeps the page's stream, and of each event the two newest.
+# Keeps the port to the browser's stream, and of each event the two newest.
 LISTEN = """
 window.heard = new Map();
-const { addEventListener } = EventSource.prototype;
-EventSource.prototype.addEventListener = function (name, ...rest) {
+const { addEventListener } = MessagePort.prototype;
+MessagePort.prototype.addEventListener = function (...rest) {
   window.stream = this;
-  addEventListener.call(this, name, (event) => {
-    const [before = event.data] = window.heard.get(name) ?? [];
-    if (event.isTrusted) window.heard.set(name, [event.data, before]);
+  addEventListener.call(this, "message", ({ data: [name, data], isTrusted }) => {
+    const [before = data] = window.heard.get(name) ?? [];
+    if (isTrusted) window.heard.set(name, [data, before]);
   });
-  return addEventListener.call(this, name, ...rest);
+  return addEventListener.call(this, ...rest);
 };
 """
 # Plays n further seconds through that stream: what was heard, in turns; points and clock go on.
 PLAY = """async ([from, n]) => {
   for (let second = from; second < from + n; second += 1) {
     for (const [name, texts] of window.heard) {
-      if (name === "parts") continue;
+      if (name === "is-open") continue;
       let data = texts[second % 2];
       if (name === "points") {
         const charts = JSON.parse(data);
         for (const chart of Object.values(charts)) chart.t = chart.t.map((t) => t + second);
         data = JSON.stringify(charts);
       }
-      window.stream.dispatchEvent(new MessageEvent(name, { data }));
+      window.stream.dispatchEvent(new MessageEvent("message", { data: [name, data] }));
     }
     if (second % 20 === 0) await new Promise((resolve) => requestAnimationFrame(resolve));
   }

@@ -281,3 +281,27 @@ def test_a_page_of_leads_is_streamed_to_leads_alone(
 def test_it_is_for_reading_only(client: Client, db: None) -> None:
     client.force_login(member("admin"))
     assert client.post("/live").status_code == 405
+
+
+def test_of_several_topics_the_refused_one_takes_nothing_from_the_others(
+    address: str, reports: dict[int, float]
+) -> None:
+    async def scenario() -> dict[str, set[str]]:
+        asked, names = ("overview", "alert:404", "alerts?state=open"), dict[str, set[str]]()
+        async with stream(address, *asked) as events:
+            topic = ""
+            async for event in events:
+                if event.name == "topic":
+                    topic = asked[int(event.data)]
+                else:
+                    names.setdefault(topic, set()).add(event.name)
+                if event.name == "heat" and len(names) == len(asked) and "open" in names[asked[2]]:
+                    return names
+        return {}
+
+    names = watch(scenario())
+
+    assert names["alert:404"] == {"refused"}
+    assert {"parts", "tick", "heat", "strip"} <= names["overview"]
+    assert {"parts", "tick", "open"} <= names["alerts?state=open"]
+    assert "heat" not in names["alerts?state=open"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.db import OperationalError
 
-from fleet.pages.live import Hub, TooManyStreamsError, TopicWatchers, Watcher
+from fleet.pages.live import Hub, Reader, TooManyStreamsError, TopicWatchers, Watcher
 from fleet.pages.streaming import SharedGzip, deflated
 from fleet.pages.topics import Events, LiveTopic, Topic
 from tests.streams import watch
@@ -77,7 +77,7 @@ def test_all_subscribers_get_the_same(db: None) -> None:
     hub = Hub(ticks=often, head=no_head)
 
     async def tab() -> None:
-        await until(hub.stream(topic, await hub.current_events(topic)), b'"n":5')
+        await until(hub.stream({0: (topic, await hub.current_events(topic))}), b'"n":5')
 
     async def scenario() -> None:
         await asyncio.gather(*(tab() for _ in range(20)))
@@ -97,7 +97,7 @@ def test_streams_are_packed_and_each_event_is_packed_once_for_all(db: None) -> N
         packed, unpacker, text = b"", zlib.decompressobj(wbits=GZIP), b""
         events = await hub.current_events(topic)
         stream = hub.stream(
-            topic, events, may_read=lambda: next(answers, False), packer=SharedGzip()
+            {0: (topic, events)}, may_read=lambda: next(answers, False), packer=SharedGzip()
         )
         async for piece in stream:
             packed += piece
@@ -123,10 +123,10 @@ def test_a_large_topic_is_rendered_less_often_and_delays_no_other(db: None) -> N
     hub = Hub(ticks=often, head=no_head, cpu_s=lambda: next(cpu_s) if of_large else 0.0)
 
     async def scenario() -> None:
-        of_others = hub.stream(large, await hub.current_events(large))
+        of_others = hub.stream({0: (large, await hub.current_events(large))})
         await until(of_others, b'"n":2')
         hub._cpu_s = lambda: 0.0
-        await until(hub.stream(small, await hub.current_events(small)), b'"n":5')
+        await until(hub.stream({0: (small, await hub.current_events(small))}), b'"n":5')
 
     watch(scenario())
 
@@ -139,7 +139,7 @@ def test_when_the_last_one_goes_nothing_is_rendered_any_more(db: None) -> None:
     hub = Hub(ticks=often, head=no_head)
 
     async def scenario() -> int:
-        stream = hub.stream(topic, await hub.current_events(topic))
+        stream = hub.stream({0: (topic, await hub.current_events(topic))})
         await until(stream, b'"n":3')
         await stream.aclose()
         so_far = len(rendered)
@@ -155,8 +155,8 @@ def test_a_topic_that_fails_does_not_stop_the_others(db: None) -> None:
     hub = Hub(ticks=often, head=no_head)
 
     async def scenario() -> None:
-        waits = asyncio.create_task(until(hub.stream(broken(), {}), b"never"))
-        await until(hub.stream(topic, await hub.current_events(topic)), b'"n":4')
+        waits = asyncio.create_task(until(hub.stream({0: (broken(), {})}), b"never"))
+        await until(hub.stream({0: (topic, await hub.current_events(topic))}), b'"n":4')
         waits.cancel()
 
     watch(scenario())
@@ -174,7 +174,10 @@ def test_a_stream_ends_when_its_client_may_no_longer_read(db: None) -> None:
 
     async def scenario() -> list[bytes]:
         events = await hub.current_events(topic)
-        return [shown async for shown in hub.stream(topic, events, may_read=lambda: next(answers))]
+        return [
+            shown
+            async for shown in hub.stream({0: (topic, events)}, may_read=lambda: next(answers))
+        ]
 
     assert len(watch(scenario())) == 3
     assert hub.n_watchers == 0
@@ -188,7 +191,7 @@ def test_a_stream_goes_on_while_the_database_does_not_respond(db: None) -> None:
         raise OperationalError
 
     async def scenario() -> None:
-        stream = hub.stream(topic, await hub.current_events(topic), may_read=unavailable)
+        stream = hub.stream({0: (topic, await hub.current_events(topic))}, may_read=unavailable)
         await until(stream, b'"n":4')
         await stream.aclose()
 
@@ -200,7 +203,7 @@ def test_a_process_takes_only_so_many_streams(db: None) -> None:
     hub = Hub(ticks=often, head=no_head, most=1)
 
     async def scenario() -> None:
-        stream = hub.stream(topic, await hub.current_events(topic))
+        stream = hub.stream({0: (topic, await hub.current_events(topic))})
         await until(stream, b"heat")
         with pytest.raises(TooManyStreamsError):
             await hub.current_events(topic)
@@ -211,10 +214,10 @@ def test_a_process_takes_only_so_many_streams(db: None) -> None:
 
 def test_who_reads_slowly_gets_the_newest_of_each() -> None:
     async def scenario() -> list[bytes]:
-        watcher = Watcher()
+        reader = Reader(at=0)
         for i in range(1_000):
-            watcher.offer({"strip": b"strip %d;" % i, "heat": b"heat %d;" % i})
-        return await watcher.read()
+            reader.offer(0, {"strip": b"strip %d;" % i, "heat": b"heat %d;" % i})
+        return await reader.read()
 
     assert watch(scenario()) == [b"strip 999;", b"heat 999;"]
 
@@ -222,9 +225,9 @@ def test_who_reads_slowly_gets_the_newest_of_each() -> None:
 def test_only_what_changed_is_reported() -> None:
     async def scenario() -> list[bytes]:
         topic, _ = counting()
-        watcher = Watcher()
-        group = TopicWatchers(topic, {"strip": b"a;", "runs": b"b;"}, {watcher})
+        reader = Reader(at=0)
+        group = TopicWatchers(topic, {"strip": b"a;", "runs": b"b;"}, {Watcher(reader, 0)})
         group.send({"strip": b"a;", "runs": b"c;"})
-        return await watcher.read()
+        return await reader.read()
 
     assert watch(scenario()) == [b"c;"]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fleet.pages.topics import TOPICS as PAGES
 from fleet.pages.topics import Topic, UnknownTopicError, as_json, event, live_topic
 
 
@@ -107,3 +108,9 @@ def test_a_quick_part_does_not_wait_for_a_slow_one() -> None:
 
     assert topic.render().keys() == {"card", "history"}
     assert topic.render().keys() == {"history"}
+
+
+def test_no_part_of_a_page_is_named_as_an_event_of_the_stream() -> None:
+    reserved = {"topic", "parts", "refused", "tick", "points", "heat"}
+
+    assert not [kind for kind, each in PAGES.items() if reserved.intersection(each.partials)]

@@ -1,19 +1,19 @@
-// The event stream of the page: morphs partials, passes on points and heat map data.
-// It pauses in hidden tabs, reconnects automatically and shows the age of the data.
+// The live parts of the page: morphs partials, passes on points and heat map data.
+// They pause in hidden tabs, and the header shows the age of the data.
+import { startStream } from "./stream.js";
 import { moment, now, onZone, refreshTimes, setServerNow, duration } from "./time.js";
 import { say } from "./shell.js";
 
 const STALE_AFTER_MS = 5000;
-const SILENT_AFTER_MS = 6000; // the server sends every second; this long a silence means a dead connection
+const SILENT_AFTER_MS = 6000; // each second something is heard
 const HIDDEN_GRACE_MS = 8000;
-const LONGEST_WAIT_MS = 15000;
 const EXPLAINED_AFTER_MS = 8000; // a hiccup needs no explanation
 const WORDS = { live: "live", stale: "stale", paused: "paused", reconnecting: "reconnecting", off: "frozen" };
 
-let source = null;
-let attempt = 0;
-let wasConnected = false;
-let retryTimer = 0;
+let stream = null;
+let isConnected = false;
+let isOpen = false;
+let wasOpen = false;
 let hiddenTimer = 0;
 let heardAt = 0;
 let tick = null;
@@ -26,10 +26,52 @@ let troubledSince = 0;
 
 const main = () => document.querySelector("main[data-live]");
 
-function address() {
-  const [topic, filters] = main().dataset.live.split("?");
-  const base = `${document.body.dataset.liveUrl}?topic=${encodeURIComponent(topic)}`;
-  return filters ? `${base}&${filters}` : base;
+/** The stream of all tabs of this browser; `giveUp` is called where that cannot be had. */
+function sharedStream(hear, giveUp) {
+  const { liveUrl, liveWorker } = document.body.dataset;
+  const worker = new SharedWorker(liveWorker, { type: "module", name: liveUrl });
+  let topic = null;
+  let answeredAt = now();
+  worker.addEventListener("error", giveUp);
+  worker.port.addEventListener("message", ({ data: [name, data] }) => {
+    answeredAt = now();
+    if (name === "refused") giveUp();
+    else if (topic) hear(name, data);
+  });
+  worker.port.start();
+  return {
+    follow(wanted) {
+      topic = wanted;
+      answeredAt = now();
+      worker.port.postMessage(topic);
+    },
+    watch() {
+      if (!topic) return;
+      if (now() - answeredAt > SILENT_AFTER_MS) giveUp();
+      else worker.port.postMessage(topic);
+    },
+  };
+}
+
+/** A stream of this tab alone. */
+function ownStream(hear) {
+  const own = startStream(document.body.dataset.liveUrl, (_, name, data) => hear(name, data));
+  return { follow: (topic) => own.follow(topic ? [topic] : []), watch: own.watch };
+}
+
+function openStream() {
+  if (!window.SharedWorker) return ownStream(hearEvent);
+  try {
+    return sharedStream(hearEvent, useOwnStream);
+  } catch {
+    return ownStream(hearEvent); // a browser without modules in workers
+  }
+}
+
+function useOwnStream() {
+  stream.follow(null);
+  stream = ownStream(hearEvent);
+  if (isConnected) connect();
 }
 
 function announce(name, detail) {
@@ -48,51 +90,47 @@ function morph(id, html) {
   announce("part", renewed);
 }
 
-const isFold = (name, node) => (name === "aria-expanded" && node.classList.contains("fold")) || (name === "open" && node.classList.contains("fold-panel"));
+const isFold = (name, node) => (name === "aria-expanded" && node.classList.contains("fold")) || (name === "is-open" && node.classList.contains("fold-panel"));
 
 // What the viewer opened, chose or drew is not the server's to change.
 const KEEP = {
-  beforeAttributeUpdated: (name, node) => !(name === "open" && (node.tagName === "DETAILS" || node.tagName === "DIALOG")) && !isFold(name, node) && !(name === "class" && node.classList.contains("selected")),
+  beforeAttributeUpdated: (name, node) => !(name === "is-open" && (node.tagName === "DETAILS" || node.tagName === "DIALOG")) && !isFold(name, node) && !(name === "class" && node.classList.contains("selected")),
   beforeNodeMorphed: (node) => !(node instanceof Element && (node.matches("figure.chart[data-state]") || node.hasAttribute("data-keep"))),
 };
 
 function connect() {
-  clearTimeout(retryTimer);
-  source?.close();
   if (!main() || paused || document.hidden) return;
+  stream ??= openStream();
+  isConnected = true;
   heardAt = now();
-  const stream = new EventSource(address());
-  source = stream;
-  stream.onopen = () => {
-    attempt = 0;
-    wasConnected = true;
-    heardAt = now();
-    if (brokeOff) announce("resumed");
-    brokeOff = false;
-  };
-  stream.onerror = () => retry();
-  stream.addEventListener("parts", ({ data }) => {
-    for (const id of data.split(" ").filter(Boolean)) stream.addEventListener(id, (event) => morph(id, event.data));
-  });
-  stream.addEventListener("tick", ({ data }) => hear(JSON.parse(data)));
-  stream.addEventListener("points", ({ data }) => announce("points", JSON.parse(data)));
-  stream.addEventListener("heat", ({ data }) => announce("heat", JSON.parse(data)));
+  stream.follow(main().dataset.live);
   show();
 }
 
 function disconnect() {
-  clearTimeout(retryTimer);
-  source?.close();
-  source = null;
+  stream?.follow(null);
+  isConnected = false;
+  setOpen(false);
   brokeOff = true;
 }
 
-function retry() {
-  disconnect();
-  const wait = Math.min(500 * 2 ** attempt, LONGEST_WAIT_MS);
-  attempt += 1;
-  retryTimer = setTimeout(connect, wait * (0.75 + Math.random() / 2));
+function setOpen(is) {
+  if (is === isOpen) return;
+  isOpen = is;
+  if (is) {
+    wasOpen = true;
+    heardAt = now();
+    if (brokeOff) announce("resumed");
+  }
+  brokeOff = !is;
   show();
+}
+
+function hearEvent(name, data) {
+  if (name === "is-open") setOpen(data);
+  else if (name === "tick") hear(JSON.parse(data));
+  else if (name === "points" || name === "heat") announce(name, JSON.parse(data));
+  else morph(name, data);
 }
 
 function hear(said) {
@@ -130,7 +168,7 @@ function badge(n) {
 function state() {
   if (!main()) return "off";
   if (paused) return "paused";
-  if (!source || source.readyState !== EventSource.OPEN || now() - heardAt > SILENT_AFTER_MS) return "reconnecting";
+  if (!isOpen || now() - heardAt > SILENT_AFTER_MS) return "reconnecting";
   return why || tick === null || now() - tick > STALE_AFTER_MS ? "stale" : "live";
 }
 
@@ -140,7 +178,7 @@ function show() {
   const is = state();
   const age = tick === null ? "" : ` ${duration((now() - tick) / 1000)}`;
   const word = document.getElementById("clock-word");
-  const isFirst = is === "reconnecting" && !wasConnected;
+  const isFirst = is === "reconnecting" && !wasOpen;
   const text = is === "stale" ? (tick === null ? "no data" : `stale${age}`) : isFirst ? "connecting" : WORDS[is];
   if (clock.dataset.state !== is) clock.dataset.state = is;
   if (word.textContent !== text) word.textContent = text;
@@ -189,7 +227,7 @@ export function togglePause() {
 export const isFollowing = () => Boolean(main()) && !paused && !document.hidden;
 
 function watch() {
-  if (source && now() - heardAt > SILENT_AFTER_MS) retry();
+  if (isConnected) stream.watch();
   show();
 }
 
@@ -201,7 +239,7 @@ export function startLive() {
   document.addEventListener("visibilitychange", () => {
     clearTimeout(hiddenTimer);
     if (document.hidden) hiddenTimer = setTimeout(disconnect, HIDDEN_GRACE_MS);
-    else if (!source) connect();
+    else if (!isConnected) connect();
   });
   addEventListener("pagehide", disconnect);
   addEventListener("pageshow", ({ persisted }) => persisted && connect());
