@@ -53,7 +53,7 @@ def summary(finding: Finding) -> str:
     """Write severity, cause and location in one line for the timeline."""
     rule = RULES[finding.rule]
     is_stated = finding.cause == UNKNOWN and rule.explains_itself
-    cause = rule.title.lower() if is_stated else cause_name(finding.cause)
+    cause = in_sentence(rule.title) if is_stated else cause_name(finding.cause)
     place = Evidence(finding.evidence).shared_place
     if place:
         cause = f"{place}: {shared_cause(finding.cause)}"
@@ -65,6 +65,15 @@ def summary(finding: Finding) -> str:
     if finding.device is not None and not place:
         cause += f", {part_text(finding.part, finding.device)}"
     return f"{severity_text(finding)}; {cause}" if "share_ratio" in finding.evidence else cause
+
+
+def in_sentence(title: str) -> str:
+    """Write the title of a rule as it stands within a sentence.
+
+    >>> in_sentence("Run hangs"), in_sentence("EFA device degraded")
+    ('run hangs', 'EFA device degraded')
+    """
+    return title if title[:2].isupper() else title[:1].lower() + title[1:]
 
 
 def nodes_text(finding: Finding) -> str:
@@ -81,7 +90,7 @@ def severity_text(finding: Finding) -> str:
         return f"{seconds(step_s)} per step instead of {seconds(healthy_s)}"
     if isinstance(devices := finding.evidence.get("devices"), list):
         return f"{counted(len(devices), 'device')}: {', '.join(map(str, devices))}"
-    return RULES[finding.rule].title.lower()
+    return in_sentence(RULES[finding.rule].title)
 
 
 STARTS = frozenset({Kind.FIRED, Kind.REFIRED, Kind.UNSILENCED})

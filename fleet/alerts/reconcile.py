@@ -17,7 +17,15 @@ from fleet.alerts.correlation import (
     members_text,
     parts_json,
 )
-from fleet.alerts.events import Kind, change, nodes_text, note, severity_text, summary
+from fleet.alerts.events import (
+    Kind,
+    change,
+    in_sentence,
+    nodes_text,
+    note,
+    severity_text,
+    summary,
+)
 from fleet.alerts.impact import is_minor
 from fleet.alerts.matchers import active_silences
 from fleet.alerts.probe_requests import PROBED, locate_probed, with_probed_place
@@ -475,7 +483,10 @@ def refresh(
     nodes = nodes_text(finding)
     renames = moves and (group is None or old_rule != finding.rule)
     texts = {
-        Kind.RULE_CHANGED: (renames, f"{RULES[finding.rule].title.lower()}; {summary(finding)}"),
+        Kind.RULE_CHANGED: (
+            renames,
+            f"{in_sentence(RULES[finding.rule].title)}; {summary(finding)}",
+        ),
         Kind.CAUSE_CHANGED: (has_new_culprit, summary(finding)),
         Kind.WORSENED: (is_worse or joined, nodes if finding.nodes else severity_text(finding)),
         Kind.LEARNED: (gone, nodes),

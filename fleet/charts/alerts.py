@@ -205,7 +205,7 @@ def charts_of(alert: Alert) -> Sequence[AlertChart]:
     of_node = alert.subject.startswith("node:")
     charts = [*culprits, phases] if of_node else [phases, *culprits]
     phase = phase_of(alert.cause)
-    if phase is not None and phase in COMPARED_PHASES:
+    if phase is not None and phase in COMPARED_PHASES and _own_time_of(alert) is None:
         title = COMPARED_PHASES[phase][1]
         words = "the longest, seconds" if phase == "checkpoint_s" else "seconds per step"
         return [*charts, AlertChart("workers", title, "bars", f"{words}, during the alert")]

@@ -109,6 +109,7 @@ class DemoRun:
     team: str
     purpose: str
     zone: str
+    labels: dict[str, str]
     age: timedelta = timedelta(hours=24)
 
 
@@ -133,6 +134,7 @@ def create_run(demo: DemoRun, *, started_at: datetime) -> Run:
         team=demo.team,
         purpose=demo.purpose,
         zone=demo.zone,
+        labels=demo.labels,
         # Runs share no rack.
         rack_prefix=f"r{Run.objects.count()}-",
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 
 import msgspec
 from django.db import transaction
@@ -25,6 +26,7 @@ def create_run(
     team: str = "",
     purpose: str = "",
     zone: str = "",
+    labels: Mapping[str, str] = MappingProxyType({}),
     rack_prefix: str = "r",
 ) -> Run:
     """Create one simulated run with its nodes.
@@ -48,6 +50,7 @@ def create_run(
         optimizer=spec.optimizer,
         tokens_per_epoch=spec.tokens_per_epoch,
         is_simulated=True,
+        labels=dict(labels),
         plan=msgspec.to_builtins(spec),
         shard_nodes=shard_nodes_for(spec.nodes),
         phase_since=started_at,

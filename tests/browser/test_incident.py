@@ -10,7 +10,7 @@ from playwright.sync_api import Page, ViewportSize, expect
 from fleet.alerts.record import Observation
 from fleet.charts.frozen import frozen_link
 from fleet.formatting import moment
-from fleet.models import Alert
+from fleet.models import Alert, Run
 from tests.helpers import just_now
 
 pytestmark = pytest.mark.browser
@@ -86,6 +86,41 @@ def test_verdict_buttons_step_and_chart_need_no_scrolling_and_the_rest_one_tap(
     on_call.locator("#annotation-text").fill("loader 2.4.1")
     on_call.locator("#annotate").get_by_role("button", name="Annotate").click()
     expect(on_call.locator("#changes .timeline")).to_contain_text("loader 2.4.1")
+
+
+OVERLAPS = """(part) => {
+  const inside = document.querySelector(part).getBoundingClientRect();
+  const boxes = [...document.querySelectorAll(`${part} :is(button, summary)`)]
+    .filter((one) => one.checkVisibility())
+    .map((one) => [one.innerText, one.getBoundingClientRect(), one.scrollWidth > one.clientWidth]);
+  return boxes.filter(([, a, isCut]) => isCut || a.right > inside.right
+    || boxes.some(([, b]) => b !== a && a.left < b.right && b.left < a.right
+      && a.top < b.bottom && b.top < a.bottom)).map(([text]) => text);
+}"""
+
+
+def test_buttons_on_a_phone_stand_apart_before_and_after_acknowledgement(
+    on_call: Page, fleet: str, alert: Alert
+) -> None:
+    Run.objects.update(labels={"slurm_job_id": "4711"})
+    on_call.set_viewport_size({"width": 360, "height": 780})
+    on_call.goto(f"{fleet}{alert.get_absolute_url()}")
+    for button in ("Acknowledge", "Unacknowledge"):
+        expect(
+            on_call.locator("#act").get_by_role("button", name=button, exact=True)
+        ).to_have_count(1)
+        for part in ("#act", "#now"):
+            assert on_call.evaluate(OVERLAPS, part) == []
+        copy = on_call.get_by_role("button", name="Copy commands").bounding_box()
+        steps = on_call.locator("#next-steps > summary").bounding_box()
+        assert copy
+        assert steps
+        assert copy["y"] == pytest.approx(steps["y"], abs=1)
+        pages = on_call.locator("nav.nav > a").first.bounding_box()
+        assert pages
+        assert copy["y"] + copy["height"] < pages["y"]
+        if button == "Acknowledge":
+            on_call.locator("#act").get_by_role("button", name=button, exact=True).click()
 
 
 def test_one_key_copies_the_link_that_is_frozen(on_call: Page, fleet: str, alert: Alert) -> None:

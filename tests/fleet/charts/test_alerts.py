@@ -155,7 +155,12 @@ def test_a_slow_checkpoint_shows_the_longest_of_each_worker(
     np.testing.assert_allclose(figure.lines[0].values, saved)
 
 
-def test_own_time_is_drawn_where_the_text_names_it(hot: HotStore, make: Make, run: Run) -> None:
+@pytest.mark.parametrize(
+    ("rule", "cause"), [("step_slow", "slow_compute"), ("input_stall", "input_stall")]
+)
+def test_own_time_is_drawn_where_the_text_names_it(
+    hot: HotStore, make: Make, run: Run, rule: str, cause: str
+) -> None:
     Run.objects.update(n_nodes=2)
     run.refresh_from_db()
     for i, own_s in enumerate(([2.0, 2.0], [2.0, 3.1], [2.0, 2.0])):
@@ -165,8 +170,8 @@ def test_own_time_is_drawn_where_the_text_names_it(hot: HotStore, make: Make, ru
         )
     figure = {"metric": "own_s", "value": 3.1, "peers_median": 2.0, "unit": "s"}
     alert = make(
-        rule="step_slow",
-        cause="slow_compute",
+        rule=rule,
+        cause=cause,
         subject="run:llama",
         run=run,
         evidence={"kind": "waiting", "culprit": figure},

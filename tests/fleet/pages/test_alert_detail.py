@@ -98,6 +98,12 @@ def test_a_record_says_what_is_left_to_do(
     assert said in text
 
 
+def test_the_record_of_a_hang_says_why_it_ended(page: Page, fired: Fire) -> None:
+    alert = fired(rule="hang", cause="hang", evidence={}, resolved_at=just_now())
+
+    assert "to do here: llama no longer hung." in strip_tags(page(alert.get_absolute_url()))
+
+
 def test_it_lists_the_evidence(page: Page, alert: Alert) -> None:
     text = page(f"/alerts/{alert.pk}/")
 
