@@ -90,11 +90,11 @@ function morph(id, html) {
   announce("part", renewed);
 }
 
-const isFold = (name, node) => (name === "aria-expanded" && node.classList.contains("fold")) || (name === "is-open" && node.classList.contains("fold-panel"));
+const isFold = (name, node) => (name === "aria-expanded" && node.classList.contains("fold")) || (name === "open" && node.classList.contains("fold-panel"));
 
 // What the viewer opened, chose or drew is not the server's to change.
 const KEEP = {
-  beforeAttributeUpdated: (name, node) => !(name === "is-open" && (node.tagName === "DETAILS" || node.tagName === "DIALOG")) && !isFold(name, node) && !(name === "class" && node.classList.contains("selected")),
+  beforeAttributeUpdated: (name, node) => !(name === "open" && (node.tagName === "DETAILS" || node.tagName === "DIALOG")) && !isFold(name, node) && !(name === "class" && node.classList.contains("selected")),
   beforeNodeMorphed: (node) => !(node instanceof Element && (node.matches("figure.chart[data-state]") || node.hasAttribute("data-keep"))),
 };
 
