@@ -179,3 +179,15 @@ def test_the_legend_of_a_record_reads_as_its_text_does(
     expect(legend).to_contain_text(re.compile(r"core 7\s*65\.0\s%.*at .*\d\d:\d\d:\d\d"))
     page.locator("#culprit .u-over").hover(position={"x": 2, "y": 30})
     expect(legend).not_to_contain_text("65.0")
+
+
+def test_what_is_opened_stays_open_while_someone_else_answers(
+    on_call: Page, fleet: str, alert: Alert
+) -> None:
+    on_call.goto(f"{fleet}{alert.get_absolute_url()}")
+    expect(on_call.locator("#clock")).to_have_attribute("data-state", "live")
+    on_call.locator("#more-answers > summary").click()
+    Alert.objects.update(acknowledged_by="ben", acknowledged_at=just_now())
+    expect(on_call.get_by_role("button", name="Unacknowledge")).to_be_visible()
+
+    expect(on_call.locator("#more-answers")).to_have_attribute("open", "")
