@@ -74,7 +74,10 @@ ASK = """async () => {
   const rules = {"target-size": {enabled: true}};
   const found = await axe.run(document, {resultTypes: ["violations"], rules});
   const start = ({html}) => html.slice(0, 160);
-  return found.violations.map(({id, nodes}) => [id, ...nodes.slice(0, 4).map(start)]);
+  const barriers = found.violations.map(({id, nodes}) => [id, ...nodes.slice(0, 4).map(start)]);
+  const ids = [...document.querySelectorAll("[id]")].map((e) => e.id);
+  const twice = ids.filter((id, i) => ids.indexOf(id) < i).map((id) => ["id twice", id]);
+  return [...twice, ...barriers];
 }"""
 
 
