@@ -1,7 +1,7 @@
 """The impact of an alert: how much longer steps take, and what that costs an hour."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from fleet.alerts.evidence import Evidence, finite
@@ -30,7 +30,8 @@ class Impact:
     ``step_factor`` is a step's time over its usual time; None where no step ends, and where it is
     unknown. ``lost_ratio`` is the share of the time in which nothing is gained, 0 to 1, and
     ``usd_per_hour`` what the nodes of the run cost in that share of an hour; None: unknown.
-    ``is_least``: other runs are affected, and not counted.
+    ``is_least``: other runs are affected, and not counted. ``n_alerts`` of the run are open that
+    slow it: this is what they do together.
     """
 
     step_factor: float | None = None
@@ -39,6 +40,7 @@ class Impact:
     stands_still: bool = False
     is_least: bool = False
     lacks_price: bool = False
+    n_alerts: int = 1
 
     @property
     def is_none(self) -> bool:
@@ -65,7 +67,7 @@ def impact_of(alert: Alert) -> Impact:
     measured = None
     if span_s and lost_s is not None:
         measured = lost_s / span_s if lost_s > LOSS_NOISE_RATIO * span_s else 0.0
-    return _impact(
+    found = _impact(
         shown.rule,
         alert.cause,
         evidence,
@@ -76,6 +78,8 @@ def impact_of(alert: Alert) -> Impact:
         nodes=alert.nodes,
         measured=measured,
     )
+    n_others = int(finite(alert.cost.get("n_open_others")) or 0)
+    return replace(found, n_alerts=1 + n_others) if alert.is_open and n_others else found
 
 
 def _impact(

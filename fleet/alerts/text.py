@@ -112,6 +112,11 @@ class Loss:
         return not self.lost_s
 
     @property
+    def n_others(self) -> int:
+        """How many other alerts of the run slowed it at the same time: their loss is included."""
+        return int(finite(self.cost.get("n_others")) or 0)
+
+    @property
     def short(self) -> str:
         if self.is_none:
             return "no step"
@@ -129,7 +134,7 @@ class Loss:
         context = {
             "cost": dict(self.cost) | {"usd_per_hour": finite(self.cost.get("usd_per_hour"))},
             "n_possible": max(0.0, span_s - paused_s) / self.cost["usual_s"],
-            "n_others": int(finite(self.cost.get("n_others")) or 0),
+            "n_others": self.n_others,
         }
         return render_line("alerts/_loss.html#how", **context)
 

@@ -11,6 +11,7 @@ from fleet.alerts.evidence import Evidence
 from fleet.models import Alert, Run
 from fleet.models.annotation import moment_of
 from telemetry.blocks import FloatArray, mean
+from telemetry.detect import names_of
 from telemetry.statistics.peers import GAUSSIAN, middle
 from telemetry.steps import StepBatch
 from telemetry.store.history import run_steps
@@ -32,6 +33,7 @@ OVERDUE_STEPS = 2.0
 TINY_S = 1e-3
 EVERY_S, EVERY_OLD_S = 10.0, 60.0
 SETTLED = timedelta(minutes=10)
+SLOWING = names_of(lambda rule: rule.slows_steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ class Cost:
     usd_per_hour: float | None
     n_others: int = 0
     n_useless: int = 0
+    n_open_others: int = 0
 
 
 def measure_cost(source: Source, alert: Alert, *, until: datetime) -> Cost | None:
@@ -194,12 +197,12 @@ def update_alert_costs(source: Source, *, now: datetime, back_at: datetime | Non
         if since_s > 0 and since_s >= every_s:
             cost = measure_cost(source, alert, until=until)
             if cost:
-                # Other alerts of the run at the same time: this loss includes theirs.
+                # Others that slow the run at the same time: this loss includes theirs.
                 others = Alert.objects.filter(run=alert.run_id, onset_at__lt=until)
-                others = others.exclude(pk=alert.pk).filter(
-                    Q(resolved_at=None) | Q(resolved_at__gt=alert.onset_at)
-                )
-                cost = replace(cost, n_others=others.count())
+                others = others.filter(rule__in=SLOWING).exclude(pk=alert.pk)
+                over = others.filter(resolved_at__gt=alert.onset_at).count()
+                n_open = others.filter(resolved_at=None).count()
+                cost = replace(cost, n_others=n_open + over, n_open_others=n_open)
             alert.cost = greater_cost(alert.cost, dump_cost(cost, until=until))
             alert.save(update_fields=["cost"])
 

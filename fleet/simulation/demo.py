@@ -1,7 +1,7 @@
 """The fleet of the demo: contracts and budgets, runs (demo.toml), trials, a preflight."""
 
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -109,8 +109,8 @@ class DemoRun:
     team: str
     purpose: str
     zone: str
-    labels: dict[str, str]
     age: timedelta = timedelta(hours=24)
+    labels: dict[str, str] = field(default_factory=dict)
 
 
 with Path(__file__).with_name("demo.toml").open("rb") as _file:

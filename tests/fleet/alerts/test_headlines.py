@@ -67,7 +67,7 @@ def trains(run: Run, *, share_ratio: float = 0.135, is_stale: bool = False) -> R
         share_ratio=share_ratio,
         wait_ratio=0.05,
         transfer_ratio=share_ratio - 0.05,
-        tokens_per_s=1.21e6,
+        tokens_per_s=6.65e5,
         mfu_ratio=0.27,
         usd_per_mtok=0.36,
         last_step_at_s=NOON_S + 3500,

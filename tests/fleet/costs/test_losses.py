@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fleet.alerts.text import loss
+from fleet.alerts.text import AlertText, loss, plain
 from fleet.costs.losses import measure_cost, update_alert_costs
 from fleet.models import Alert, Node, Run
 from telemetry.store.hot import HotStore
@@ -16,6 +16,7 @@ from tests.helpers import NOON, NOON_S, steps
 
 Make = Callable[..., Alert]
 USUAL_S, SLOW_S = 2.0, 3.0
+SLOW = {"step_s": SLOW_S, "baseline_step_s": USUAL_S}
 END = NOON + timedelta(seconds=300)
 
 
@@ -308,3 +309,20 @@ def test_a_run_without_a_price_loses_steps_only(slowed: HotStore, make: Make, ru
     assert lost is not None
     assert lost.usd is None
     assert "$" not in lost.short
+
+
+def test_two_alerts_that_slow_one_run_do_not_claim_its_loss_twice(
+    slowed: HotStore, make: Make
+) -> None:
+    alert = make(rule="efa_degraded", cause="efa_latency", evidence=SLOW)
+    make(rule="step_slow", evidence=SLOW)
+    make(rule="preflight_missing", cause="unknown", node=None, device=None)
+    update_alert_costs(slowed, now=END)
+    alert.refresh_from_db()
+    alone = plain(AlertText(Alert.objects.get(rule="preflight_missing"), END).verdict)
+    texts = plain(AlertText(alert, END).verdict), plain(AlertText(alert, END).story)
+
+    assert alert.cost["n_others"] == alert.cost["n_open_others"] == 1
+    assert "1.50 by 2 alerts" in texts[0]
+    assert "with 1 other alert of this run" in texts[1]
+    assert "2 alerts" not in alone
