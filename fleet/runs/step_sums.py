@@ -121,7 +121,7 @@ def steps_of(hot: Source, run: Run, *, until: datetime) -> ArmSteps:
         first_step=int(first[STEP]),
         last_step=int(last[STEP]),
         # The first row of a log may have no duration, and so is not stored.
-        has_beginning=n_earlier <= n_first,
+        has_beginning=bool(n_earlier <= n_first),
     )
 
 
