@@ -8,7 +8,7 @@ import pytest
 
 from fleet.models import Run, Trial
 from fleet.trials.comparison import compare
-from fleet.trials.figures import Comparison, TrialFigures
+from fleet.trials.figures import Comparison, TrialFigures, dump_figures, load_figures
 from fleet.trials.text import candidate_reports
 from telemetry.store.hot import HotStore
 from telemetry.store.models import RunChunk
@@ -245,8 +245,9 @@ def test_a_run_whose_beginning_is_no_longer_stored_did_not_start_slowly(
     # Both arms train in the same way: nothing may differ because steps are forgotten.
     RunChunk.objects.filter(run="vit-p5", start__lt=NOON_S + 3600).delete()
 
-    figures = compare(hot, trial, now=now)
+    figures = load_figures(dump_figures(compare(hot, trial, now=now)))
 
+    assert figures is not None
     p5, trn2 = figures.arms
     assert alike["loss"].ratio == pytest.approx(0.0, abs=1e-3)
     assert alike["time_to_train_s"].ratio == pytest.approx(0.0, abs=1e-3)
