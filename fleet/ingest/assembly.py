@@ -6,24 +6,11 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from fleet.ingest.runs import (
-    tokens_of,
-)
+from fleet.ingest.runs import tokens_of
 from fleet.models import Run
-from fleet.runs.state import (
-    KEEP_S,
-    LAST,
-    members_of,
-    run_key,
-    tokens_field,
-)
+from fleet.runs.state import KEEP_S, LAST, members_of, run_key, tokens_field
 from telemetry.ingest.lines import RefusedError
-from telemetry.ingest.step_assembly import (
-    WorkerStep,
-    assemble_steps,
-    is_same_count,
-    tokens_range,
-)
+from telemetry.ingest.step_assembly import WorkerStep, assemble_steps, is_same_count, tokens_range
 from telemetry.steps import StepBatch
 from telemetry.store import durable
 from telemetry.store.connection import pairs

@@ -42,9 +42,7 @@ from fleet.runs.state import (
 from telemetry.compiles import Compile
 from telemetry.detect.standstill import DEAD_S
 from telemetry.ingest.lines import Refusals, RefusedError
-from telemetry.ingest.step_assembly import (
-    worker_step_of,
-)
+from telemetry.ingest.step_assembly import worker_step_of
 from telemetry.ingest.step_reports import (
     BeatLine,
     CompileLine,

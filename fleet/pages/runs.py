@@ -268,7 +268,9 @@ def run_context(name: str, *, is_whole: bool = False, signal: str = "") -> dict[
                     f"run:{run.name}"
                 ),
                 saves_since_s=state.saves_since_s if state else None,
-                tokens_apart=tokens_apart(hot, run.name, run.session),
+                tokens_apart=(
+                    tokens_apart(hot, run.name, run.session) if run.is_reported else None
+                ),
             ),
             "alerts": [AlertText(alert, now) for alert in alerts],
             # Compared when a template asks for it.
